@@ -1,0 +1,1 @@
+"""Scenario in, forecast out: summary, ledger, intervals, verdict, advice."""

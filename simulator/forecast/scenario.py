@@ -1,0 +1,120 @@
+"""The scenario: one job on one cluster, as a user writes it down.
+
+This pydantic model is the only schema: the YAML reader, the JSON Schema for editors and the documentation tables come
+from it. Every field changes the forecast; what is not simulated yet is refused with a message, never ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Degree = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class Section(BaseModel):
+    """A part of the scenario: immutable, and closed to keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Cluster(Section):
+    """The machines."""
+
+    node: str = Field(
+        description="Node type: a file of hardware_profiles/nodes, by name or path.", examples=["hgx-h200"]
+    )
+    fabric: str = Field(
+        description="Scale-out fabric: a file of hardware_profiles/fabrics.", examples=["rail-fat-tree-400g"]
+    )
+    accelerators: Degree = Field(description="Accelerators in use.")
+
+
+class Parallel(Section):
+    """How the job is split; the names are torchtitan's. dp_replicate x dp_shard x tp x cp x pp = accelerators."""
+
+    dp_replicate: Degree = Field(
+        1, description="Replicas of the sharded model (HSDP): gradients all-reduced between them."
+    )
+    dp_shard: Degree = Field(1, description="FSDP2 degree of parameters outside the experts.")
+    tp: Degree = Field(1, description="Tensor parallel degree.")
+    cp: Degree = Field(1, description="Context parallel degree.")
+    pp: Degree = Field(1, description="Pipeline stages.")
+    ep: Degree = Field(1, description="Expert parallel degree, borrowed from dp_shard x cp x tp.")
+    etp: Degree = Field(1, description="Tensor parallel degree inside an expert.")
+
+
+class Lora(Section):
+    """Low-rank adapters beside frozen weights."""
+
+    rank: Annotated[int, Field(ge=1, le=4096)] = 8
+    targets: tuple[Literal["attention", "mlp", "shared_expert", "latent", "routed_expert"], ...] = Field(
+        ("attention",), min_length=1, description="Roles of the linear layers that carry an adapter."
+    )
+
+
+class Optimizer(Section):
+    """The optimizer and the number format of its states."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    state_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format of AdamW's two moments.")
+    master_weights: bool = Field(True, description="Keep trained parameters in fp32 (sharded) and gather them in bf16.")
+
+
+class Fsdp(Section):
+    """FSDP2 (fully_shard) settings; its own defaults."""
+
+    reshard_after_forward: bool = Field(True, description="Free gathered parameters after forward and gather again.")
+    prefetch: Annotated[int, Field(ge=0, le=8)] = Field(1, description="Layers gathered ahead in forward and backward.")
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
+
+
+class Training(Section):
+    """What one step does."""
+
+    sequence_length: Annotated[int, Field(ge=1, le=16_777_216)]
+    micro_batch_sequences: Degree = Field(1, description="Sequences a rank takes at once.")
+    global_batch_sequences: Degree = Field(description="Sequences of one optimizer step over the whole job.")
+    lora: Lora | None = Field(None, description="Present: base weights are frozen. Absent: full fine-tuning.")
+    optimizer: Optimizer = Optimizer()
+    fsdp: Fsdp = Fsdp()
+    recompute: Literal["none", "full"] = Field(
+        "none", description="full: keep each layer's input only and run it again."
+    )
+    loss: Literal["plain", "chunked", "cut"] = Field(
+        "plain", description="plain: all logits at once; chunked: along the sequence; cut: along the vocabulary, fused."
+    )
+    execution: Literal["eager", "compiled", "fused"] = Field("fused", description="How operators run as kernels.")
+
+
+class Synthetic(Section):
+    """A seeded synthetic routing table: expert popularity follows a log-normal law."""
+
+    sigma: Annotated[float, Field(ge=0, le=5)] = Field(description="Spread of log popularity; 0 is balanced.")
+
+
+class Routing(Section):
+    """Which experts the tokens visit: a recorded trace or a synthetic table."""
+
+    trace: str | None = Field(None, description="Recorded expert counts: a file of scenarios/traces, by name or path.")
+    synthetic: Synthetic | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class Scenario(Section):
+    """One job on one cluster."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
+    description: str = ""
+    model: str = Field(description="A config.json, by path or by the name of a shipped one.", examples=["kimi-k3.1"])
+    cluster: Cluster
+    parallel: Parallel = Parallel()
+    training: Training
+    routing: Routing = Routing()
+    usd_per_accelerator_hour: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
+        None, description="Price; absent: the dated list price of hardware_profiles/prices.yaml, if there is one."
+    )
+
+
+__all__ = ["Cluster", "Fsdp", "Lora", "Optimizer", "Parallel", "Routing", "Scenario", "Synthetic", "Training"]

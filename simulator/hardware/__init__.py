@@ -1,0 +1,1 @@
+"""Accelerators, nodes, links and fabrics as data; curves of what they attain."""

@@ -1,0 +1,1 @@
+"""Models: what a `config.json` describes, and what its operators compute. Knows nothing of hardware."""

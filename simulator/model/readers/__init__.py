@@ -1,0 +1,1 @@
+"""Readers of `config.json`: one file a model family, found by `model_type`."""

@@ -1,0 +1,1 @@
+"""The mesh, its rank groups, and where ranks lie on the fabric."""

@@ -1,0 +1,1 @@
+"""Which changes help: enumerate, prune, simulate, rank."""

@@ -1,0 +1,1 @@
+"""Charts, trace and tables of a forecast."""

@@ -1,0 +1,1 @@
+"""Expert-routing traces: reading, resampling, synthesis."""
