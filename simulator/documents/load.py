@@ -1,0 +1,63 @@
+"""Reading a document file: the bytes, the tree, the overrides, the model, and every problem on the way at once."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulator.documents import overrides as changes
+from simulator.documents.problem import InvalidDocument, Problem
+from simulator.documents.tree import Unreadable, read_tree
+from simulator.documents.validation import M, shown, validate
+
+MAX_FILE_BYTES = 4_000_000
+
+
+def load(path: Path, model: type[M], overrides: Sequence[str] = ()) -> M:
+    """The YAML 1.2 document *path* as *model*, after *overrides* such as "parallel.ep=64".
+
+    Raise :exc:`InvalidDocument` that lists all problems: of the file, its syntax, the overrides and the values.
+    """
+    try:
+        root, problems = read_tree(read_text(path), str(path))
+    except Unreadable as error:
+        raise InvalidDocument([error.problem]) from None
+    if not isinstance(root.value, dict):
+        raise InvalidDocument(
+            [*problems, Problem(str(path), root.line, "", f"found {shown(root)}, expected a mapping")]
+        )
+    root, refused = changes.apply(root, overrides)
+    document, invalid = validate(root, model)
+    found = [*problems, *refused, *invalid]
+    if document is None or found:
+        raise InvalidDocument(sorted(found, key=lambda problem: (problem.line is None, problem.line or 0)))
+    return document
+
+
+def read_text(path: Path) -> str:
+    """The text of the file *path*, UTF-8 of at most :data:`MAX_FILE_BYTES`. Raise :exc:`Unreadable` otherwise."""
+    try:
+        # A device or a pipe could be endless, and opening a pipe waits for its writer.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise _refuse(path, "is a folder, expected a file" if path.is_dir() else "is not a regular file")
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise _refuse(path, "no such file") from None
+    except (OSError, ValueError) as error:
+        raise _refuse(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise _refuse(path, f"larger than {MAX_FILE_BYTES // 1_000_000} MB")
+    if b"\0" in content:
+        raise _refuse(path, "is a binary file, expected YAML text")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = f"is not UTF-8: byte 0x{content[error.start]:02x}"
+        raise Unreadable(Problem(str(path), line, "", found)) from None
+
+
+def _refuse(path: Path, message: str) -> Unreadable:
+    return Unreadable(Problem(str(path), None, "", message))
