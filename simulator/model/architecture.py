@@ -1,7 +1,7 @@
 """Architecture: a model as layers of mixers and feed-forward parts, free of any one family's spelling.
 
 Readers fill it from a `config.json`; `parameters` and `operators` read it. Dims are element counts. A mixer's or a
-feed-forward part's `kind` names the files that list its parameters (`model/parameters.py`) and its operators
+feed-forward part's `kind` names the files that list its parameters (`model/parameters/<kind>.py`) and its operators
 (`model/operators/<kind>.py`).
 """
 
@@ -171,7 +171,7 @@ class MixtureOfExperts:
     bias: bool = False
     """Biases on the experts' matrices (gpt-oss)."""
     latent: int | None = None
-    """Width in which experts work, when it is not the model's (latent MoE): down- and up-projections stand around them."""
+    """Width in which experts work, when it is not the model's (latent MoE): projections stand around them."""
     latent_norm: bool = False
     shared_experts: int = 0
     shared_intermediate: int = 0
@@ -225,6 +225,7 @@ class VisionTower:
     projector: str = "patchmerger"
     projector_hidden: int = 0
     deepstack_layers: tuple[int, ...] = ()
+    final_norm: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,9 @@ class Architecture:
     """Layers per block of residuals (AttnRes); 0: none."""
     vision: VisionTower | None = None
     mtp_layers: int = 0
-    """Multi-token-prediction layers that the checkpoint holds."""
+    """Multi-token-prediction modules that the checkpoint holds."""
+    mtp_module: tuple[Layer, ...] = ()
+    """Layers of one such module, where they are not a copy of the model's last layer."""
     max_positions: int = 0
     dtype: str = "bf16"
     approximations: tuple[str, ...] = field(default=())
@@ -251,3 +254,7 @@ class Architecture:
     def moe_layers(self) -> Iterator[Layer]:
         """The layers that have routed experts."""
         return (layer for layer in self.layers if isinstance(layer.feed_forward, MixtureOfExperts))
+
+    def mtp_template(self) -> tuple[Layer, ...]:
+        """The layers of one multi-token-prediction module."""
+        return self.mtp_module or self.layers[-1:]

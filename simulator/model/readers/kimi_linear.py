@@ -1,0 +1,127 @@
+"""Kimi-Linear, Kimi-K3 and Kimi-K3.1: Kimi Delta Attention in most layers, unrotated latent attention in the rest.
+
+K3 adds a latent mixture of experts, gates on both kinds of attention, attention residuals and a vision tower; K3.1 adds
+a lightning indexer to its full-attention layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.model import idioms, moonvit
+from simulator.model.architecture import (
+    Architecture,
+    FeedForward,
+    Indexer,
+    KimiDeltaAttention,
+    LatentAttention,
+    Layer,
+    Mixer,
+    MixtureOfExperts,
+)
+from simulator.model.fields import Fields
+
+MODEL_TYPES = ("kimi_linear", "kimi_k3", "kimi_k31")
+_DECAY_PADDING = 128
+"""K3's checkpoint holds A_log padded to a multiple of this many elements: 128 for 96 heads."""
+
+
+def read(fields: Fields) -> Architecture:
+    """The text model alone (kimi_linear), or below text_config beside a vision tower (kimi_k3, kimi_k31)."""
+    model_type = fields.text("model_type")
+    if model_type == "kimi_linear":
+        return _text_model(fields, model_type)
+    text = fields.part("text_config", required=True) or fields
+    architecture = _text_model(text, model_type)
+    fields.ignore("dtype", "torch_dtype", "tie_word_embeddings")
+    return replace(architecture, vision=moonvit.read(fields, architecture.hidden))
+
+
+def _text_model(fields: Fields, model_type: str) -> Architecture:
+    count = idioms.layer_count(fields)
+    block = fields.count("attn_res_block_size", 0)
+    mixers, feed_forwards = _mixers(fields, count, model_type), _feed_forwards(fields, count)
+    idioms.note_quantisation(fields)
+    return Architecture(
+        model_type=model_type,
+        hidden=fields.size("hidden_size"),
+        vocabulary=fields.size("vocab_size"),
+        layers=tuple(
+            Layer(i, mixer, feed_forward, residual_blocks=i // block + 1 if block else 0)
+            for i, (mixer, feed_forward) in enumerate(zip(mixers, feed_forwards, strict=True))
+        ),
+        tied_embeddings=idioms.tied(fields),
+        attn_res_block=block,
+        mtp_layers=fields.count("num_nextn_predict_layers", 0, limit=100),
+        max_positions=idioms.positions(fields),
+        dtype=idioms.dtype(fields),
+    )
+
+
+def _mixers(fields: Fields, count: int, model_type: str) -> list[Mixer]:
+    linear = fields.part("linear_attn_config", required=True)
+    latent = _latent_attention(fields, model_type)
+    if linear is None:
+        return [latent] * count
+    delta = _delta_attention(linear, padded=model_type != "kimi_linear")
+    full = set(linear.whole_numbers("full_attn_layers"))
+    listed = full | set(linear.whole_numbers("kda_layers", sorted(set(range(1, count + 1)) - full)))
+    if fields.sound and listed != set(range(1, count + 1)):
+        linear.problem("full_attn_layers", f"with kda_layers it must name each layer from 1 to {count} once")
+    return [latent if index + 1 in full else delta for index in range(count)]
+
+
+def _latent_attention(fields: Fields, model_type: str) -> LatentAttention:
+    attention = idioms.latent_attention(fields, rope=not fields.flag("mla_use_nope"))
+    return replace(
+        attention,
+        output_gate=fields.flag("mla_use_output_gate"),
+        indexer=_indexer(fields) if model_type == "kimi_k31" else None,
+    )
+
+
+def _indexer(fields: Fields) -> Indexer | None:
+    sparse = fields.part("dsa_config", required=True)
+    if sparse is None:
+        return None
+    fields.approximate(
+        "The indexer's query projection (wq_b) is assumed to read the latent query (q_lora_rank), as in DeepSeek-V3.2."
+    )
+    return Indexer(
+        sparse.size("index_n_heads"), sparse.size("index_head_dim"), sparse.size("index_topk"), rope=sparse.flag("rope")
+    )
+
+
+def _delta_attention(fields: Fields, *, padded: bool) -> KimiDeltaAttention:
+    heads, head_dim = fields.size("num_heads"), fields.size("head_dim")
+    fields.ignore("gate_lower_bound")
+    return KimiDeltaAttention(
+        heads,
+        head_dim,
+        fields.size("short_conv_kernel_size"),
+        full_rank_gate=fields.flag("use_full_rank_gate"),
+        decay_rank=head_dim,
+        decay_parameters=-(-heads // _DECAY_PADDING) * _DECAY_PADDING if padded else heads,
+    )
+
+
+def _feed_forwards(fields: Fields, count: int) -> list[FeedForward]:
+    fields.ignore("activation_situ_beta", "activation_situ_linear_beta", "use_grouped_topk")
+    dense, mixture = idioms.dense_feed_forward(fields), _mixture(fields)
+    leading, every = fields.count("first_k_dense_replace", 0), fields.size("moe_layer_freq", 1)
+    return [mixture if i >= leading and i % every == 0 else dense for i in range(count)]
+
+
+def _mixture(fields: Fields) -> MixtureOfExperts:
+    top_k = fields.first("num_experts_per_token", "num_experts_per_tok")
+    mixture = idioms.mixture_of_experts(fields, "num_experts", "moe_intermediate_size", top_k)
+    idioms.note_grouped_routing(fields, "num_expert_group", "topk_group")
+    shared = fields.count("num_shared_experts", 0)
+    return replace(
+        mixture,
+        latent=fields.optional_size("routed_expert_hidden_size"),
+        latent_norm=fields.flag("latent_moe_use_norm"),
+        shared_experts=shared,
+        shared_intermediate=shared * mixture.intermediate,
+        router_bias=True,
+    )
