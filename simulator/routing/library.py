@@ -1,0 +1,44 @@
+"""The routing table of a job: a recording carried to its model, a synthetic one, or a balanced one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from simulator.documents import Problem
+from simulator.routing.error import RoutingError
+from simulator.routing.reading import read_table
+from simulator.routing.resample import resample
+from simulator.routing.synthetic import synthesise
+from simulator.routing.table import RoutingTable
+from simulator.shipped import locate
+
+
+def load_routing(
+    trace: str | None, sigma: float | None, *, layers: int, experts: int, top_k: int, seed: int, folder: Path
+) -> RoutingTable:
+    """The table for *layers* MoE layers of *experts* experts, of which a token picks *top_k*.
+
+    *trace* is a path, relative to *folder* too, or the name of a shipped trace, with ``#domain`` where the file has
+    several; *sigma* is the spread of a synthetic one; with neither, all experts are equally popular. *seed* decides all
+    chance. Raise :exc:`FileNotFoundError` for an unknown trace and :exc:`RoutingError` for a bad one.
+    """
+    if trace is not None and sigma is not None:
+        message = f"found both a trace, {trace!r}, and a synthetic table, sigma {sigma:g}, expected one of them"
+        raise RoutingError([Problem("scenario", None, "routing", message)])
+    rng = np.random.default_rng(seed)
+    if trace is not None:
+        return resample(_recorded(trace, folder), layers, experts, top_k, rng)
+    if sigma is not None:
+        return synthesise(layers, experts, top_k, sigma, rng)
+    return replace(synthesise(layers, experts, top_k, 0.0, rng), name="balanced (no trace given)")
+
+
+def _recorded(trace: str, folder: Path) -> RoutingTable:
+    file, mark, domain = trace.partition("#")
+    path = locate(
+        file, kind="routing trace", folder=folder, shipped_in=("scenarios", "traces"), suffixes=(".json", ".csv")
+    )
+    return read_table(f"{path}{mark}{domain}")
