@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
+_LONGEST_NAME = 80
 
 
 def shipped(*parts: str) -> Path:
@@ -16,12 +18,23 @@ def shipped(*parts: str) -> Path:
 def locate(name: str, *, kind: str, folder: Path, shipped_in: tuple[str, ...], suffixes: tuple[str, ...]) -> Path:
     """Find the file that *name* means: a path (absolute or relative to *folder*), or a shipped file by its stem.
 
-    *kind* names the thing for the error. Raise :exc:`FileNotFoundError` that lists what was shipped and where was looked.
+    *kind* names the thing for the error. Raise :exc:`FileNotFoundError` that lists what is shipped.
     """
     home = shipped(*shipped_in)
     for base in (folder, Path(), home):
         for candidate in (base / name, *(base / f"{name}{suffix}" for suffix in suffixes)):
-            if candidate.is_file():
+            if _is_file(candidate):
                 return candidate
-    known = sorted(path.stem for suffix in suffixes for path in home.glob(f"*{suffix}"))
-    raise FileNotFoundError(f"no {kind} {name!r}: neither a file nor one of the shipped: {', '.join(known)}")
+    known = sorted(path.name.removesuffix(suffix) for suffix in suffixes for path in home.glob(f"*{suffix}"))
+    short = name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "..."
+    close = get_close_matches(short, known, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise FileNotFoundError(f"no {kind} {short!r}{hint}: neither a file nor one of the shipped: {', '.join(known)}")
+
+
+def _is_file(path: Path) -> bool:
+    """Names too long for the file system, or with a NUL in them, are no files rather than errors."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False

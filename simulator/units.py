@@ -1,7 +1,7 @@
 """Quantities at the file boundary: "141 GiB", "400 Gbit/s", "3 us" in, plain SI numbers inside, human strings out.
 
-Decimal prefixes are powers of 1000 and binary ones powers of 1024. A plain number is taken as SI. Infinite, not-a-number
-and negative quantities are refused, so a data file cannot smuggle in a negative bandwidth.
+Decimal prefixes are powers of 1000 and binary ones powers of 1024. A plain number is taken as SI. Infinite,
+not-a-number and negative quantities are refused, so a data file cannot smuggle in a negative bandwidth.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -26,7 +26,7 @@ _UNITS = {
 }
 _UNITS["seconds"] = _SECONDS
 _EXAMPLE = {"bytes": "141 GiB", "bytes_per_s": "400 Gbit/s", "flops_per_s": "989 TFLOP/s", "seconds": "3 us"}
-_QUANTITY = re.compile(r"\s*([-+0-9.eE_]+)\s*([A-Za-z/]*)\s*")
+_QUANTITY = re.compile(r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([A-Za-z/]*)\s*")
 
 
 def parse(value: object, kind: str) -> float:
@@ -36,22 +36,26 @@ def parse(value: object, kind: str) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"found {value!r}, expected a quantity such as {_EXAMPLE[kind]!r}")
-    if isinstance(value, str):
-        number = _from_text(value, kind)
-    else:
-        number = _finite(value)
+    number = _from_text(value, kind) if isinstance(value, str) else _double(value)
     if not math.isfinite(number):
-        raise ValueError(f"found {str(value)[:40]}, expected a finite quantity such as {_EXAMPLE[kind]!r}")
+        raise ValueError(f"found {_shown(value)}, expected a finite quantity such as {_EXAMPLE[kind]!r}")
     if number < 0:
-        raise ValueError(f"found {value!r}, a quantity of {kind} cannot be negative")
+        raise ValueError(f"found {_shown(value)}, a quantity of {kind} cannot be negative")
     return number
 
 
-def _finite(value: float) -> float:
+def _double(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+def _shown(value: float | str) -> str:
+    """Python refuses to print integers of more than 4300 digits, so those too large for a double are not printed."""
+    if isinstance(value, int) and math.isinf(_double(value)):
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)[:60]
 
 
 def _from_text(text: str, kind: str) -> float:
@@ -59,21 +63,17 @@ def _from_text(text: str, kind: str) -> float:
     units = _UNITS[kind]
     if not match or match[2] not in {"", *units}:
         raise ValueError(f"found {text[:60]!r}, expected a quantity such as {_EXAMPLE[kind]!r}")
-    try:
-        number = float(match[1])
-    except ValueError:
-        raise ValueError(f"found {text[:60]!r}, whose number does not read; an example is {_EXAMPLE[kind]!r}") from None
-    return number * units.get(match[2], 1.0)
+    return float(match[1]) * units.get(match[2], 1.0)
 
 
 def _validator(kind: str) -> BeforeValidator:
     return BeforeValidator(lambda value: parse(value, kind), json_schema_input_type=float | str)
 
 
-Bytes = Annotated[float, _validator("bytes")]
-BytesPerSecond = Annotated[float, _validator("bytes_per_s")]
-FlopsPerSecond = Annotated[float, _validator("flops_per_s")]
-Seconds = Annotated[float, _validator("seconds")]
+Bytes = Annotated[float, _validator("bytes"), Field(examples=[_EXAMPLE["bytes"]])]
+BytesPerSecond = Annotated[float, _validator("bytes_per_s"), Field(examples=[_EXAMPLE["bytes_per_s"]])]
+FlopsPerSecond = Annotated[float, _validator("flops_per_s"), Field(examples=[_EXAMPLE["flops_per_s"]])]
+Seconds = Annotated[float, _validator("seconds"), Field(examples=[_EXAMPLE["seconds"]])]
 
 
 def human_bytes(value: float) -> str:
@@ -87,7 +87,7 @@ def human_rate(value: float) -> str:
 
 
 def human_count(value: float) -> str:
-    """A large count as people say it: 2779931837184 -> '2.780 T'."""
+    """A large count as people say it: 2779931837184 -> '2.78 T'."""
     for factor, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor:
             return f"{value / factor:.4g} {name}"
@@ -97,11 +97,15 @@ def human_count(value: float) -> str:
 def human_time(value: float) -> str:
     """*value* seconds: '8.41 s', '12.3 ms', '45 us', '2.1 h'."""
     if value >= 7200:
-        return f"{value / 3600:.3g} h"
+        return f"{_three_digits(value / 3600)} h"
     for factor, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(value) >= factor:
-            return f"{value / factor:.3g} {name}"
+            return f"{_three_digits(value / factor)} {name}"
     return f"{value / 1e-9:.3g} ns" if value else "0 s"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _human(value: float, unit: str) -> str:

@@ -3,15 +3,51 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic
 
 from simulator.documents import overrides as changes
 from simulator.documents.problem import InvalidDocument, Problem
-from simulator.documents.tree import Unreadable, read_tree
+from simulator.documents.tree import Node, Unreadable, read_tree
 from simulator.documents.validation import M, shown, validate
 
 MAX_FILE_BYTES = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Document(Generic[M]):
+    """A checked document that still knows where its values came from, for checks beyond the schema."""
+
+    content: M
+    root: Node
+
+    def problem(self, where: str, message: str) -> Problem:
+        """A problem with the value at the dotted path *where*; a value left to its default has its parent's line."""
+        node = self.root
+        for key in where.split("."):
+            inner = node.value.get(key) if isinstance(node.value, dict) else None
+            if inner is None:
+                break
+            node = inner
+        return Problem(node.source, node.line, where, message)
+
+
+def read(path: Path, model: type[M], overrides: Sequence[str] = ()) -> Document[M]:
+    """As :func:`load`, keeping the places of the values."""
+    try:
+        root, problems = read_tree(read_text(path), str(path))
+    except Unreadable as error:
+        raise InvalidDocument([error.problem]) from None
+    if not isinstance(root.value, dict):
+        found = f"found {shown(root)}, expected a mapping"
+        raise InvalidDocument([*problems, Problem(str(path), root.line, "", found)])
+    root, refused = changes.apply(root, overrides)
+    content, invalid = validate(root, model)
+    if content is None or problems or refused:
+        raise InvalidDocument(in_order([*problems, *refused, *invalid]))
+    return Document(content, root)
 
 
 def load(path: Path, model: type[M], overrides: Sequence[str] = ()) -> M:
@@ -19,20 +55,12 @@ def load(path: Path, model: type[M], overrides: Sequence[str] = ()) -> M:
 
     Raise :exc:`InvalidDocument` that lists all problems: of the file, its syntax, the overrides and the values.
     """
-    try:
-        root, problems = read_tree(read_text(path), str(path))
-    except Unreadable as error:
-        raise InvalidDocument([error.problem]) from None
-    if not isinstance(root.value, dict):
-        raise InvalidDocument(
-            [*problems, Problem(str(path), root.line, "", f"found {shown(root)}, expected a mapping")]
-        )
-    root, refused = changes.apply(root, overrides)
-    document, invalid = validate(root, model)
-    found = [*problems, *refused, *invalid]
-    if document is None or found:
-        raise InvalidDocument(sorted(found, key=lambda problem: (problem.line is None, problem.line or 0)))
-    return document
+    return read(path, model, overrides).content
+
+
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """*problems* by line, those without a line last."""
+    return sorted(problems, key=lambda problem: (problem.line is None, problem.line or 0))
 
 
 def read_text(path: Path) -> str:

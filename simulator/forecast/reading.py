@@ -1,0 +1,120 @@
+"""Reading a scenario: the file, the overrides, and the arithmetic that its numbers must satisfy among themselves.
+
+What needs the model or the hardware to judge is checked where those are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from simulator.documents import Document, InvalidDocument, Problem, in_order, read
+from simulator.forecast.scenario import Scenario
+from simulator.shipped import locate
+
+_NOT_SIMULATED_YET = ("tp", "cp", "pp", "etp")
+_SUFFIXES = (".yaml", ".yml")
+
+
+def read_scenario(name: str, overrides: Sequence[str] = ()) -> tuple[Scenario, Path]:
+    """The scenario *name*, a path or the name of a shipped one, and the folder that its relative names start from.
+
+    *overrides* are texts such as "parallel.ep=64". Raise :exc:`InvalidDocument` with all problems at once.
+    """
+    path = find_scenario(name)
+    document = read(path, Scenario, overrides)
+    problems = in_order(_problems(document))
+    if problems:
+        raise InvalidDocument(problems)
+    return document.content, path.parent
+
+
+def find_scenario(name: str) -> Path:
+    """The file that *name* means. What exists is taken as it is, so that reading it tells what is wrong with it."""
+    try:
+        if name and Path(name).exists():
+            return Path(name)
+        return locate(name, kind="scenario", folder=Path(), shipped_in=("scenarios",), suffixes=_SUFFIXES)
+    except (OSError, ValueError) as error:
+        raise InvalidDocument([Problem("", None, "", str(error))]) from None
+
+
+def _problems(document: Document[Scenario]) -> Iterator[Problem]:
+    yield from _axes(document)
+    yield from _world_size(document)
+    yield from _expert_parallel(document)
+    yield from _global_batch(document)
+    yield from _lora_targets(document)
+    yield from _routing(document)
+
+
+def _axes(document: Document[Scenario]) -> Iterator[Problem]:
+    for axis in _NOT_SIMULATED_YET:
+        degree = getattr(document.content.parallel, axis)
+        if degree > 1:
+            yield document.problem(f"parallel.{axis}", f"found {degree}, not simulated yet; allowed: 1")
+
+
+def _world_size(document: Document[Scenario]) -> Iterator[Problem]:
+    split, accelerators = document.content.parallel, document.content.cluster.accelerators
+    degrees = {axis: getattr(split, axis) for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp")}
+    others = split.dp_replicate * split.tp * split.cp * split.pp
+    product = others * split.dp_shard
+    if product == accelerators:
+        return
+    arithmetic = " * ".join(f"{axis}({degree})" for axis, degree in degrees.items())
+    if accelerators % others == 0:
+        nearest = f"dp_shard {accelerators // others}"
+    else:
+        shards = [shard for shard in (accelerators // others, accelerators // others + 1) if shard]
+        nearest = " or ".join(f"dp_shard {shard} on {shard * others} accelerators" for shard in shards)
+    message = f"{arithmetic} = {product}, but the cluster has {accelerators} accelerators; nearest: {nearest}"
+    yield document.problem("parallel.dp_shard", message)
+
+
+def _expert_parallel(document: Document[Scenario]) -> Iterator[Problem]:
+    split = document.content.parallel
+    ranks = split.dp_shard * split.cp * split.tp
+    if ranks % split.ep == 0 or split.cp > 1 or split.tp > 1:
+        return
+    divisors = _divisors(ranks)
+    near = [*[d for d in divisors if d < split.ep][-1:], *[d for d in divisors if d > split.ep][:1]]
+    message = (
+        f"found {split.ep}, which does not divide dp_shard({split.dp_shard}) * cp({split.cp}) * tp({split.tp}) "
+        f"= {ranks}; nearest: {' or '.join(map(str, near))}"
+    )
+    yield document.problem("parallel.ep", message)
+
+
+def _global_batch(document: Document[Scenario]) -> Iterator[Problem]:
+    split, training = document.content.parallel, document.content.training
+    once = split.dp_replicate * split.dp_shard * training.micro_batch_sequences
+    rounds, rest = divmod(training.global_batch_sequences, once)
+    if rest == 0:
+        return
+    nearest = " or ".join(str(count * once) for count in (rounds, rounds + 1) if count)
+    message = (
+        f"found {training.global_batch_sequences}, which is no multiple of dp_replicate({split.dp_replicate}) * "
+        f"dp_shard({split.dp_shard}) * micro_batch_sequences({training.micro_batch_sequences}) "
+        f"= {once}; nearest: {nearest}"
+    )
+    yield document.problem("training.global_batch_sequences", message)
+
+
+def _lora_targets(document: Document[Scenario]) -> Iterator[Problem]:
+    lora = document.content.training.lora
+    targets = lora.targets if lora else ()
+    twice = [target for target in dict.fromkeys(targets) if targets.count(target) > 1]
+    if twice:
+        yield document.problem("training.lora.targets", f"found {', '.join(twice)} more than once; allowed: once each")
+
+
+def _routing(document: Document[Scenario]) -> Iterator[Problem]:
+    routing = document.content.routing
+    if routing.trace is not None and routing.synthetic is not None:
+        yield document.problem("routing.synthetic", "found both trace and synthetic; allowed: one of the two")
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
