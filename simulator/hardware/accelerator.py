@@ -1,0 +1,72 @@
+"""Accelerators: what one device can compute, hold and move.
+
+Peaks are dense (no structured sparsity) and per device as the cluster counts them: a dual-die package is one
+accelerator. They say what the silicon could do; the share that kernels attain lies in curves, see :mod:`.curve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.hardware.curve import Curve
+from simulator.hardware.figure import Figure, Record
+from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+
+
+class AcceleratorSheet(Record):
+    """What a file of hardware_profiles/accelerators says."""
+
+    name: str
+    vendor: str
+    dense_flops_per_s: dict[str, Figure[FlopsPerSecond]]
+    """Peak by number format: bf16, fp16, fp8, fp4, tf32, fp32, int8."""
+    hbm_capacity: Figure[Bytes]
+    """What programs can allocate: the device-visible size where it is known, otherwise the sheet's."""
+    hbm_bandwidth: Figure[BytesPerSecond]
+    kernel_launch: Figure[Seconds]
+    """Host time of launching one kernel from an eager framework."""
+    sm_count: Figure[float] | None = None
+    """Independent compute units: SM, CU or AI core."""
+    l2: Figure[Bytes] | None = None
+    tdp_w: Figure[float] | None = None
+    curves: tuple[str, ...] = ()
+    """Parts whose measured curves stand in, nearest first, for the kinds of kernel not measured on this one."""
+    notes: str = ""
+
+
+class UnsupportedDtypeError(ValueError):
+    """Arithmetic in a number format that the accelerator has no peak for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """A sheet with the curves that price its kernels."""
+
+    id: str
+    sheet: AcceleratorSheet
+    curves: Mapping[str, Curve]
+    """By kind of kernel; a curve whose `part` is another id is carried over from that part."""
+
+    @property
+    def hbm_capacity_bytes(self) -> float:
+        """Device memory that programs can allocate."""
+        return self.sheet.hbm_capacity.value
+
+    @property
+    def hbm_bandwidth_bytes_per_s(self) -> float:
+        """Peak rate of device memory."""
+        return self.sheet.hbm_bandwidth.value
+
+    @property
+    def kernel_launch_s(self) -> float:
+        """Host time of one eager kernel launch."""
+        return self.sheet.kernel_launch.value
+
+    def peak_flops_per_s(self, dtype: str) -> float:
+        """Dense peak in *dtype*. Raise :exc:`UnsupportedDtypeError`, with the formats there are, where the part has none."""
+        figure = self.sheet.dense_flops_per_s.get(dtype)
+        if figure is None:
+            known = ", ".join(sorted(self.sheet.dense_flops_per_s))
+            raise UnsupportedDtypeError(f"{self.id} has no {dtype} arithmetic on record; it has {known}")
+        return figure.value

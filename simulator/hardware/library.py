@@ -1,0 +1,80 @@
+"""Hardware by name: the files of hardware_profiles, or a user's own files of the same form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, RootModel
+
+from simulator import documents
+from simulator.hardware.accelerator import Accelerator, AcceleratorSheet
+from simulator.hardware.cluster import Cluster, assemble
+from simulator.hardware.curve import Curve
+from simulator.hardware.fabric import Fabric
+from simulator.hardware.figure import Record
+from simulator.hardware.node import Node
+from simulator.shipped import locate, shipped
+
+_HOME = "hardware_profiles"
+
+
+class Price(Record):
+    """A dated list price, in USD per accelerator-hour. Prices move monthly."""
+
+    low: Annotated[float, Field(gt=0)]
+    high: Annotated[float, Field(gt=0)] | None = None
+    date: str
+    source: str
+    note: str = ""
+
+    @property
+    def value(self) -> float:
+        """Middle of the range, or the one price there is."""
+        return self.low if self.high is None else (self.low + self.high) / 2
+
+
+class _Prices(RootModel[dict[str, Price]]):
+    """What hardware_profiles/prices.yaml says, by accelerator."""
+
+
+def load_accelerator(name: str, folder: Path) -> Accelerator:
+    """The accelerator that *name* means, with its curves: its own, then those of the parts that its sheet names.
+
+    A path is taken relative to *folder*. Raise :exc:`FileNotFoundError` with what there is, and
+    :exc:`simulator.documents.InvalidDocument` with every problem of a file.
+    """
+    path = _find(name, "accelerators", "accelerator", folder)
+    sheet = documents.load(path, AcceleratorSheet)
+    curves: dict[str, Curve] = {}
+    for part in (path.stem, *sheet.curves):
+        for file in sorted(shipped(_HOME, "measured", part).glob("*.yaml")):
+            curve = documents.load(file, Curve)
+            curves.setdefault(curve.kind, curve)
+    return Accelerator(path.stem, sheet, curves)
+
+
+def load_node(name: str, folder: Path) -> Node:
+    """The node type that *name* means; errors as of :func:`load_accelerator`."""
+    return documents.load(_find(name, "nodes", "node", folder), Node)
+
+
+def load_fabric(name: str, folder: Path) -> Fabric:
+    """The fabric that *name* means; errors as of :func:`load_accelerator`."""
+    return documents.load(_find(name, "fabrics", "fabric", folder), Fabric)
+
+
+def build_cluster(node_name: str, fabric_name: str, accelerators: int, folder: Path) -> Cluster:
+    """*accelerators* of them, in whole nodes, on a fabric. Raise as the loaders do; :exc:`ValueError` for the count."""
+    node = load_node(node_name, folder)
+    accelerator = load_accelerator(node.accelerator, folder)
+    return assemble(node, accelerator, load_fabric(fabric_name, folder), accelerators)
+
+
+def price(accelerator_id: str) -> Price | None:
+    """The shipped list price of an accelerator, where one was found."""
+    return documents.load(shipped(_HOME, "prices.yaml"), _Prices).root.get(accelerator_id)
+
+
+def _find(name: str, folder_name: str, kind: str, folder: Path) -> Path:
+    return locate(name, kind=kind, folder=folder, shipped_in=(_HOME, folder_name), suffixes=(".yaml",))

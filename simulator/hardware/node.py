@@ -1,0 +1,113 @@
+"""Nodes: a server's accelerators, the links between them, and the memory and links that they share.
+
+Every rate is one direction and per accelerator, except `ddr` and `nvme`, which are per node. Vendors often print both
+directions added up.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from simulator.hardware.figure import Figure, Record, Share
+from simulator.units import Bytes, BytesPerSecond, Seconds
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Operation = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
+
+
+class Collective(Record):
+    """How a library's collective runs over the scale-up links, as three figures.
+
+    A small message over n ranks takes `start + (n - 1) * step`; a large one moves its bytes at `share` of the link
+    rate. Between the two (around 16 MiB on 8 ranks) their sum is 10 to 20 % below what is measured.
+    """
+
+    share: Figure[Share]
+    """Bus bandwidth (bytes on each rank's wire per second) over the scale-up bandwidth."""
+    start: Figure[Seconds]
+    step: Figure[Seconds]
+
+    def small_message_s(self, ranks: int) -> float:
+        """Time of a message so small that only latency counts; 0 for a lone rank."""
+        return self.start.value + (ranks - 1) * self.step.value if ranks > 1 else 0.0
+
+
+class BeyondNode(Record):
+    """The scale-up links of a super-node, between accelerators of two of its nodes."""
+
+    bandwidth: Figure[BytesPerSecond]
+    latency: Figure[Seconds]
+
+
+class ScaleUp(Record):
+    """The fast links: NVLink, HCCS, Unified Bus, Infinity Fabric, or PCIe where there is nothing better."""
+
+    kind: Literal["switch", "mesh"]
+    """switch: any peer at the full rate. mesh: one link per pair, so that a group of g has (g - 1) links in use."""
+    domain: Count
+    """Accelerators that reach each other over these links; more than a node holds in a super-node."""
+    bandwidth: Figure[BytesPerSecond]
+    peer_bandwidth: Figure[BytesPerSecond]
+    latency: Figure[Seconds]
+    beyond_node: BeyondNode | None = None
+    collectives: dict[Operation, Collective]
+
+
+class Nic(Record):
+    """The port into the scale-out fabric."""
+
+    bandwidth: Figure[BytesPerSecond]
+    share: Figure[Share]
+    """Attained by large transfers."""
+    latency: Figure[Seconds]
+    """Memory to memory between two ports, without switches."""
+
+
+class HostLink(Record):
+    """Copies between an accelerator and the memory of its host, as attained by large pinned copies."""
+
+    h2d: Figure[BytesPerSecond]
+    d2h: Figure[BytesPerSecond]
+
+
+class Ddr(Record):
+    """Host memory of the node."""
+
+    capacity: Figure[Bytes]
+    bandwidth: Figure[BytesPerSecond]
+
+
+class Nvme(Record):
+    """Local drives of the node, all together."""
+
+    capacity: Figure[Bytes]
+    read: Figure[BytesPerSecond]
+    write: Figure[BytesPerSecond]
+
+
+class Node(Record):
+    """What a file of hardware_profiles/nodes says."""
+
+    name: str
+    accelerator: str
+    """A file of hardware_profiles/accelerators."""
+    accelerators: Count
+    scale_up: ScaleUp
+    nic: Nic | None = None
+    host_link: HostLink
+    ddr: Ddr
+    nvme: Nvme | None = None
+    notes: str = ""
+
+    @model_validator(mode="after")
+    def _domain_fits(self) -> Node:
+        domain, held = self.scale_up.domain, self.accelerators
+        if domain % held:
+            raise ValueError(f"scale_up.domain is {domain}, not a multiple of the node's {held} accelerators")
+        if (domain > held) != (self.scale_up.beyond_node is not None):
+            raise ValueError(
+                f"scale_up.beyond_node goes with a domain larger than the node, found {domain} against {held}"
+            )
+        return self
