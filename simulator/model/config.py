@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ from pathlib import Path
 from simulator.model import readers
 from simulator.model.architecture import Architecture
 from simulator.model.fields import Fields, Findings
+from simulator.model.key_lines import key_lines
 from simulator.model.readers import generic
 
 Reader = Callable[[Fields], Architecture]
@@ -35,13 +37,13 @@ def read_architecture(path: Path) -> Architecture:
     """
     path = path / "config.json" if path.is_dir() else path
     text = _text(path)
-    findings = Findings()
-    fields = Fields(_object(path, text), findings)
+    values = _object(path, text)
+    findings = Findings(_repeated(text))
+    fields = Fields(values, findings)
     model_type = fields.text("model_type")
-    architecture = _read(fields, model_type) if fields.sound else None
+    architecture = _read(fields, model_type) if model_type else None
     if findings.problems or architecture is None:
-        lines = [_located(path, text, where, message) for where, message in findings.problems]
-        raise ConfigError("\n".join([*lines, *_hint(model_type)]))
+        raise ConfigError("\n".join([*_located(path, text, findings.problems), *_hint(model_type)]))
     return replace(
         architecture, approximations=tuple(findings.approximations), unknown_fields=tuple(sorted(fields.unread()))
     )
@@ -111,13 +113,16 @@ def _json_kind(value: object) -> str:
     return kinds.get(type(value), "number")
 
 
-def _located(path: Path, text: str, where: tuple[str, ...], message: str) -> str:
-    """The problem with the line of its field: the first such key after its parents' keys."""
-    position = 0
-    for name in where:
-        found = text.find(json.dumps(name), position)
-        if found < 0:
-            break
-        position = found
-    line = text.count("\n", 0, position) + 1
-    return f"{path}:{line}: {'.'.join(where)}: {message}"
+def _located(path: Path, text: str, problems: list[tuple[tuple[str, ...], str]]) -> list[str]:
+    """Each problem with the line of its field, or of the object where it is missing."""
+    lines: dict[tuple[str, ...], int] = {(): 1, **dict(key_lines(text))}
+    return [
+        f"{path}:{lines.get(where) or lines.get(where[:-1], 1)}: {'.'.join(where)}: {message}"
+        for where, message in problems
+    ]
+
+
+def _repeated(text: str) -> list[tuple[tuple[str, ...], str]]:
+    """A problem for each key that its object holds twice, since readers of JSON disagree on which counts."""
+    times = Counter(where for where, _ in key_lines(text))
+    return [(where, f"stands {count} times in one object") for where, count in times.items() if count > 1]

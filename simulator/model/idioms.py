@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from simulator.model.architecture import DenseFeedForward, GroupedAttention, Indexer, LatentAttention, MixtureOfExperts
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simulator.model.architecture import (
+    Architecture,
+    DenseFeedForward,
+    FeedForward,
+    GroupedAttention,
+    Indexer,
+    LatentAttention,
+    Layer,
+    Mixer,
+    MixtureOfExperts,
+    VisionTower,
+)
 from simulator.model.fields import MOST_LAYERS, Fields
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -96,11 +110,6 @@ def note_grouped_routing(fields: Fields, groups: str, best: str) -> None:
         )
 
 
-def tied(fields: Fields, default: bool = False) -> bool:
-    """tie_word_embeddings."""
-    return fields.flag("tie_word_embeddings", default)
-
-
 def router_dtype(fields: Fields) -> str:
     """moe_router_dtype, bf16 where the file does not say."""
     return _DTYPES[fields.text("moe_router_dtype", "bfloat16", tuple(_DTYPES))]
@@ -114,3 +123,51 @@ def check_layer_list(fields: Fields, name: str, kinds: list[str], count: int, al
     if fields.sound and strange:
         fields.problem(name, f"found {strange[0][:40]!r}, expected each to be one of {', '.join(allowed)}")
     kinds[:] = (kinds + [allowed[0]] * count)[:count]
+
+
+def layer_list(fields: Fields, name: str, by_rule: list[str], allowed: tuple[str, ...]) -> list[str]:
+    """The list *name* with one of the *allowed* kinds for each layer; *by_rule* where the file has no such list."""
+    kinds = fields.texts(name, by_rule)
+    check_layer_list(fields, name, kinds, len(by_rule), allowed)
+    return kinds
+
+
+def partial_rotary(fields: Fields, default: float) -> float:
+    """partial_rotary_factor, at the root or in rope_parameters: the part of a head's dims that is rotated."""
+    rope = fields.part("rope_parameters")
+    if rope is None:
+        return fields.fraction("partial_rotary_factor", default)
+    factor = rope.fraction("partial_rotary_factor", default)
+    rope.ignore_rest()
+    return factor
+
+
+def text_part(fields: Fields) -> Fields:
+    """The text model's fields below text_config; the root's own where that is no object, which is then a problem."""
+    return fields.part("text_config", required=True) or fields
+
+
+def decoder(fields: Fields, parts: Sequence[tuple[Mixer | None, FeedForward | None]]) -> Architecture:
+    """The architecture whose layers are *parts*, with the fields that every decoder has."""
+    note_quantisation(fields)
+    return Architecture(
+        model_type=fields.text("model_type"),
+        hidden=fields.size("hidden_size"),
+        vocabulary=fields.size("vocab_size"),
+        layers=tuple(Layer(index, mixer, feed_forward) for index, (mixer, feed_forward) in enumerate(parts)),
+        tied_embeddings=fields.flag("tie_word_embeddings"),
+        max_positions=positions(fields),
+        dtype=dtype(fields),
+    )
+
+
+def beside_vision(fields: Fields, text: Architecture, vision: VisionTower | None) -> Architecture:
+    """The model at the root whose text part is *text*, with its *vision* tower and what the root says of both."""
+    note_quantisation(fields)
+    fields.ignore("dtype", "torch_dtype")
+    return replace(
+        text,
+        model_type=fields.text("model_type"),
+        tied_embeddings=fields.flag("tie_word_embeddings", text.tied_embeddings),
+        vision=vision,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.model import idioms
-from simulator.model.architecture import Architecture, FeedForward, Indexer, LatentAttention, Layer, MixtureOfExperts
+from simulator.model.architecture import Architecture, FeedForward, Indexer, LatentAttention, MixtureOfExperts
 from simulator.model.fields import Fields
 
 MODEL_TYPES = ("deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa")
@@ -14,18 +14,9 @@ MODEL_TYPES = ("deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa")
 def read(fields: Fields) -> Architecture:
     """The text model; a family with a vision tower passes its text part here."""
     count = idioms.layer_count(fields)
-    mixers, feed_forwards = _mixers(fields, count), _feed_forwards(fields, count)
-    idioms.note_quantisation(fields)
-    return Architecture(
-        model_type=fields.text("model_type"),
-        hidden=fields.size("hidden_size"),
-        vocabulary=fields.size("vocab_size"),
-        layers=tuple(Layer(i, *parts) for i, parts in enumerate(zip(mixers, feed_forwards, strict=True))),
-        tied_embeddings=idioms.tied(fields),
-        mtp_layers=fields.count("num_nextn_predict_layers", 0, limit=100),
-        max_positions=idioms.positions(fields),
-        dtype=idioms.dtype(fields),
-    )
+    parts = list(zip(_mixers(fields, count), _feed_forwards(fields, count), strict=True))
+    modules = fields.count("num_nextn_predict_layers", 0, limit=100)
+    return replace(idioms.decoder(fields, parts), mtp_layers=modules)
 
 
 def _mixers(fields: Fields, count: int) -> list[LatentAttention]:
@@ -43,17 +34,14 @@ def _indexer_kinds(fields: Fields, count: int) -> list[str]:
     fields.ignore(
         "indexer_rope_interleave", "index_topk_freq", "index_skip_topk_offset", "index_share_for_mtp_iteration"
     )
-    kinds = fields.texts("indexer_types", ["full"] * count)
-    idioms.check_layer_list(fields, "indexer_types", kinds, count, ("full", "shared"))
-    return kinds
+    return idioms.layer_list(fields, "indexer_types", ["full"] * count, ("full", "shared"))
 
 
 def _feed_forwards(fields: Fields, count: int) -> list[FeedForward]:
     dense, mixture = idioms.dense_feed_forward(fields), _mixture(fields)
     leading, every = fields.count("first_k_dense_replace", 0), fields.size("moe_layer_freq", 1)
     by_rule = ["sparse" if i >= leading and i % every == 0 else "dense" for i in range(count)]
-    kinds = fields.texts("mlp_layer_types", by_rule)
-    idioms.check_layer_list(fields, "mlp_layer_types", kinds, count, ("dense", "sparse"))
+    kinds = idioms.layer_list(fields, "mlp_layer_types", by_rule, ("dense", "sparse"))
     return [mixture if kind == "sparse" else dense for kind in kinds]
 
 

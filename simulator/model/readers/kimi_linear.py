@@ -15,7 +15,6 @@ from simulator.model.architecture import (
     Indexer,
     KimiDeltaAttention,
     LatentAttention,
-    Layer,
     Mixer,
     MixtureOfExperts,
 )
@@ -31,30 +30,22 @@ def read(fields: Fields) -> Architecture:
     model_type = fields.text("model_type")
     if model_type == "kimi_linear":
         return _text_model(fields, model_type)
-    text = fields.part("text_config", required=True) or fields
-    architecture = _text_model(text, model_type)
-    fields.ignore("dtype", "torch_dtype", "tie_word_embeddings")
-    return replace(architecture, vision=moonvit.read(fields, architecture.hidden))
+    architecture = _text_model(idioms.text_part(fields), model_type)
+    return idioms.beside_vision(fields, architecture, moonvit.read(fields, architecture.hidden))
 
 
 def _text_model(fields: Fields, model_type: str) -> Architecture:
     count = idioms.layer_count(fields)
     block = fields.count("attn_res_block_size", 0)
-    mixers, feed_forwards = _mixers(fields, count, model_type), _feed_forwards(fields, count)
-    idioms.note_quantisation(fields)
-    return Architecture(
-        model_type=model_type,
-        hidden=fields.size("hidden_size"),
-        vocabulary=fields.size("vocab_size"),
+    parts = list(zip(_mixers(fields, count, model_type), _feed_forwards(fields, count), strict=True))
+    architecture = idioms.decoder(fields, parts)
+    return replace(
+        architecture,
         layers=tuple(
-            Layer(i, mixer, feed_forward, residual_blocks=i // block + 1 if block else 0)
-            for i, (mixer, feed_forward) in enumerate(zip(mixers, feed_forwards, strict=True))
+            replace(layer, residual_blocks=layer.index // block + 1 if block else 0) for layer in architecture.layers
         ),
-        tied_embeddings=idioms.tied(fields),
         attn_res_block=block,
         mtp_layers=fields.count("num_nextn_predict_layers", 0, limit=100),
-        max_positions=idioms.positions(fields),
-        dtype=idioms.dtype(fields),
     )
 
 
