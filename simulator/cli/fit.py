@@ -1,0 +1,25 @@
+"""`rackcast fit`: does the job fit in memory?"""
+
+from __future__ import annotations
+
+from simulator.cli.guard import DOES_NOT_FIT, DONE, Answer, conclude
+from simulator.cli.options import AsJson, Changes, ScenarioName
+
+
+def fit(scenario: ScenarioName, changes: Changes = None, as_json: AsJson = False) -> None:
+    """Tell whether the job fits in memory.
+
+    If it does not, name the cheapest changes that make it fit; the exit status is then 1.
+    """
+    conclude(lambda: _answer(scenario, changes or []), as_json)
+
+
+def _answer(name: str, changes: list[str]) -> Answer:
+    from simulator.forecast.reading import read_scenario
+
+    scenario, folder = read_scenario(name, changes)
+    from simulator.forecast.forecast import fit as fit_scenario
+    from simulator.report.tables import fit_table
+
+    result = fit_scenario(scenario, folder)
+    return Answer(result, lambda: fit_table(result), DONE if result["fits"] else DOES_NOT_FIT)

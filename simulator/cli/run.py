@@ -1,0 +1,70 @@
+"""`rackcast run`: simulate one step and write down what happened."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.cli.guard import Answer, conclude, say
+from simulator.cli.options import AsJson, Changes, ScenarioName
+
+
+def run(
+    scenario: ScenarioName,
+    changes: Changes = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder for the files. [default: out/NAME]")
+    ] = None,
+    no_fold: Annotated[
+        bool, typer.Option("--no-fold", help="Simulate every rank apart, as a check of folding.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate one step and say what limits it.
+
+    Charts, a trace, a report and the figures are written into the folder of --out.
+    """
+    conclude(lambda: _answer(scenario, changes or [], out, not no_fold), as_json)
+
+
+def _answer(name: str, changes: list[str], out: Path | None, fold: bool) -> Answer:
+    from simulator.forecast.reading import read_scenario
+
+    scenario, folder = read_scenario(name, changes)
+    out = out or Path("out") / scenario.name
+    _check_folder(out)
+    from simulator.forecast.forecast import forecast
+    from simulator.report import write_all
+    from simulator.report.tables import summary_table
+
+    with _progress() as progress:
+        result = forecast(scenario, folder, fold=fold, progress=progress)
+    files = write_all(result, out)
+    say(f"wrote {', '.join(sorted(file.name for file in files))} into {out}")
+    return Answer(result.summary, lambda: summary_table(result.summary))
+
+
+def _check_folder(out: Path) -> None:
+    """Look before the simulation whether its files will have a place, so that its time is not lost."""
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"cannot write into {out}: {nearest} is a file")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, float], None] | None]:
+    """A progress bar on standard error, where a person looks at it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda stage, fraction: bar.update(task, description=stage, completed=fraction)
