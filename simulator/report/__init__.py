@@ -1,1 +1,47 @@
-"""Charts, trace and tables of a forecast."""
+"""What people and programs look at: charts, Perfetto trace, parquet, tables.
+
+Importing this costs little: matplotlib, pyarrow and rich are imported by the functions that draw with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from simulator.report.files import folder, replacing
+from simulator.report.memory_chart import memory_chart
+from simulator.report.paper import write_png
+from simulator.report.parquet import write_parquet
+from simulator.report.perfetto import write_trace
+from simulator.report.summary_json import write_summary
+from simulator.report.timeline_chart import timeline_chart
+
+if TYPE_CHECKING:
+    from simulator.report.source import Source
+
+
+def write_all(forecast: Source, out: Path) -> list[Path]:
+    """Write summary.json, timeline.png, memory.png, trace.json.gz and timeline.parquet into the folder *out*.
+
+    All five appear together, after the last is complete: a failure or an interruption leaves what was there before.
+    The same forecast gives the same bytes. Raise :exc:`OSError`, whose text is meant for the user, where *out* cannot
+    be written.
+    """
+    folder(out)
+    timeline, memory, summary = forecast.timeline, forecast.memory, forecast.summary
+    writers: dict[str, Callable[[BinaryIO], None]] = {
+        "summary.json": lambda file: write_summary(summary, file),
+        "timeline.png": lambda file: write_png(timeline_chart(timeline, summary), file),
+        "memory.png": lambda file: write_png(memory_chart(memory, timeline, summary), file),
+        "trace.json.gz": lambda file: write_trace(timeline, memory, file),
+        "timeline.parquet": lambda file: write_parquet(timeline, file),
+    }
+    with ExitStack() as together:
+        for name, write in writers.items():
+            write(together.enter_context(replacing(out / name)))
+    return [out / name for name in writers]
+
+
+__all__ = ["write_all"]

@@ -1,0 +1,62 @@
+"""The look that the charts share: slide size, ink, title, legend, time axis and a PNG whose bytes are the same each
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, BinaryIO
+
+from simulator.units import human_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE_INCHES = (13.333, 7.5)
+"""A slide of 16:9."""
+DOTS_PER_INCH = 150
+INK, FAINT = "#222222", "#6B7075"
+
+
+def titles(figure: Figure, answer: str, scenario: str) -> None:
+    """The answer in large letters at the top left, the scenario's name at the right."""
+    figure.text(0.015, 0.96, answer, fontsize=19, fontweight="bold", color=INK, va="center")
+    figure.text(0.985, 0.96, scenario, fontsize=11, color=FAINT, va="center", ha="right")
+
+
+def legend(figure: Figure, entries: Sequence[tuple[str, str]]) -> None:
+    """One row of (colour, label) under the title, outside every plot."""
+    from matplotlib.patches import Patch
+
+    figure.legend(
+        handles=[Patch(color=colour, label=label) for colour, label in entries],
+        loc="upper left", bbox_to_anchor=(0.008, 0.94), ncols=max(1, len(entries)), frameon=False, fontsize=9.5,
+        handlelength=1.0, handleheight=1.0, columnspacing=1.3, handletextpad=0.45,
+    )  # fmt: skip
+
+
+def time_ticks(axes: Axes) -> None:
+    """Label an x axis in seconds with "0.5 s" or "20 ms"; far from zero, as distance from its beginning."""
+    from matplotlib.ticker import MaxNLocator
+
+    left, right = axes.get_xlim()
+    start = float(left) if left > 0.2 * (right - left) else 0.0
+    ticks = [
+        t
+        for t in MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(left - start, right - start)
+        if left - start <= t <= right - start
+    ]
+    labels = [f"{'+' if start else ''}{human_time(tick)}" for tick in ticks]
+    if start and ticks:
+        labels[0] = f"at {start:.6g} s"
+    axes.set_xticks([start + tick for tick in ticks], labels)
+    if ticks and start + ticks[-1] > right - 0.03 * (right - left):
+        axes.get_xticklabels()[-1].set_horizontalalignment("right")
+    axes.tick_params(axis="x", labelsize=8.5, labelcolor=INK, color=FAINT)
+    axes.spines["bottom"].set_color(FAINT)
+
+
+def write_png(figure: Figure, file: BinaryIO) -> None:
+    """Write *figure* to *file* without the version of the drawing library, so that equal pictures are equal files."""
+    figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
