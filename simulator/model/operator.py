@@ -1,12 +1,14 @@
 """Operators: what one module computes on one rank's tokens, as kernels with FLOPs and bytes.
 
 An operator knows no hardware. Its kernels carry arithmetic, memory traffic and shape; the `program` floor prices them.
-FLOPs count a multiply-add as two. Bytes count each operand once (perfect reuse inside a kernel), which is a lower bound.
+FLOPs count a multiply-add as two. Bytes count each operand once (perfect reuse inside a kernel), which is a lower
+bound.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Execution = Literal["eager", "compiled", "fused"]
@@ -18,19 +20,20 @@ Rows = Literal["tokens", "routed"]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel launch, or *launches* equal ones.
+    """One kernel launch, or *launches* equal ones that share *flops* and *bytes*.
 
-    With `rows == "routed"` of the owning operator, *flops* and *bytes* are per routed row, and *fixed_bytes* (weights of
-    the experts on the rank: per expert) does not depend on rows.
+    With `rows == "routed"` of the owning operator, *flops* and *bytes* are per routed row, and *fixed_bytes* (weights
+    of the experts on the rank: per expert) does not depend on rows.
     """
 
     kind: str
-    """Which efficiency curve prices it: gemm, grouped_gemm, attention, kda, scan, elementwise, norm, softmax, topk, gather,
-    scatter, conv, loss, indexer, sparse_attention, copy."""
+    """Which efficiency curve prices it: gemm, grouped_gemm, attention, kda, scan, elementwise, norm, softmax, topk,
+    gather, scatter, conv, loss, indexer, sparse_attention, copy."""
     flops: float
     bytes: float
     shape: tuple[int, ...] = ()
-    """(m, n, k) of a gemm; (n, k) of a grouped gemm, whose m is the rows of each expert; (heads, head_dim, length) of attention."""
+    """(m, n, k) of a gemm; (n, k) of a grouped gemm, whose m is the rows of each expert; (heads, head_dim, length) of
+    attention."""
     dtype: str = "bf16"
     fixed_bytes: float = 0.0
     launches: int = 1
@@ -38,12 +41,18 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A tensor that autograd keeps from the forward to the backward pass."""
+    """A tensor that autograd keeps from the forward to the backward pass.
+
+    *name* says which tensor it is within the layer: two operators that keep the same one name it alike, and `keep_once`
+    leaves it with the first of them.
+    """
 
     name: str
     bytes: float
     needed_for: Literal["input_gradient", "weight_gradient"] = "input_gradient"
-    """A tensor needed for the weight's gradient only is not kept when the weight is frozen and has no adapter."""
+    """A tensor needed for a weight's gradient only is not kept when the weight is frozen and has no adapter."""
+    weights: tuple[str, ...] = ()
+    """With `needed_for == "weight_gradient"`: the weights that need it. It is kept when any one of them is trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,8 @@ class Operator:
     rows: Rows = "tokens"
     payload_bytes: float = 0.0
     """Bytes that one routed row puts on the wire, for the expert dispatch and combine; 0 elsewhere."""
+    expert_parallel_only: bool = False
+    """True for a copy that runs only where the experts are spread over several ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +101,24 @@ class Workload:
     def causal_pairs(self) -> int:
         """Query-key pairs of causal attention, summed over the sequences: L (L + 1) / 2 each."""
         return sum(n * (n + 1) // 2 for n in self.sequence_lengths)
+
+
+def keep_once(operators: Iterable[Operator]) -> tuple[Operator, ...]:
+    """The *operators* with each saved tensor listed once: at the first that keeps it, for the sake of all that do."""
+    operators = tuple(operators)
+    needs: dict[str, Saved] = {}
+    for tensor in (tensor for operator in operators for tensor in operator.saved):
+        known = needs.get(tensor.name)
+        needs[tensor.name] = tensor if known is None else _joined(known, tensor)
+    return tuple(
+        replace(operator, saved=tuple(needs.pop(t.name) for t in operator.saved if t.name in needs))
+        for operator in operators
+    )
+
+
+def _joined(first: Saved, second: Saved) -> Saved:
+    """One tensor for two readers: kept for an input's gradient if either needs that, else for both their weights."""
+    if "input_gradient" in (first.needed_for, second.needed_for):
+        return Saved(first.name, max(first.bytes, second.bytes))
+    weights = tuple(dict.fromkeys(first.weights + second.weights))
+    return Saved(first.name, max(first.bytes, second.bytes), "weight_gradient", weights)

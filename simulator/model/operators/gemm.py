@@ -1,0 +1,80 @@
+"""Linear layers, dense and one per expert, with the three matrix products of a training step.
+
+y[m, n] = x[m, k] W moves B (mk + kn + mn) bytes and costs 2 m n k FLOPs, as do the input's and the weight's gradient
+(models_and_formulas section 3.1; 3.2 for grouped products). The input is kept for the weight's gradient alone.
+"""
+
+from __future__ import annotations
+
+from simulator.model.operator import Kernel, Operator, Saved
+from simulator.model.operators.lane import Lane, pointwise
+
+
+def product(lane: Lane, m: float, n: int, k: int, dtype: str | None = None, element_bytes: int | None = None) -> Kernel:
+    """The matrix product of an (m, k) with a (k, n) operand."""
+    size = lane.element_bytes if element_bytes is None else element_bytes
+    return Kernel("gemm", 2.0 * m * n * k, size * (m * k + k * n + m * n), (int(m), n, k), dtype or lane.dtype)
+
+
+def linear(
+    lane: Lane,
+    name: str,
+    source: str,
+    width_in: int,
+    width_out: int,
+    weights: tuple[str, ...],
+    *,
+    bias: bool = False,
+    shares_input: bool = False,
+    backward: bool = True,
+) -> Operator:
+    """A linear layer over the tensor named *source*.
+
+    Several *weights* stand for one product over their joined columns, *width_out* in all. *shares_input*: an earlier
+    operator reads the same tensor, so the input's gradients are added; eager frameworks launch a kernel for it.
+    *backward* False: no gradient flows (its output is only compared, as an indexer's is).
+    """
+    m = lane.count
+    kept = Saved(source, lane.tensor_bytes(width_in), "weight_gradient", weights)
+    grad_input: tuple[Kernel, ...] = (product(lane, m, width_in, width_out),)
+    if shares_input and lane.eager:
+        grad_input += (pointwise(3 * lane.tensor_bytes(width_in), m * width_in),)
+    grad_weight: tuple[Kernel, ...] = (product(lane, width_out, width_in, m),)
+    if bias:
+        grad_weight += (pointwise(lane.tensor_bytes(width_out), m * width_out),)
+        weights += tuple(weight.removesuffix("weight") + "bias" for weight in weights)
+    return Operator(
+        name,
+        forward=(product(lane, m, width_out, width_in),),
+        backward=grad_input if backward else (),
+        backward_weight=grad_weight if backward else (),
+        weights=weights,
+        saved=(kept,) if backward else (),
+        output_bytes=lane.tensor_bytes(width_out),
+    )
+
+
+def grouped_linear(
+    lane: Lane, name: str, source: str, width_in: int, width_out: int, weights: tuple[str, ...], *, bias: bool = False
+) -> Operator:
+    """One matrix per expert, over routed rows: costs of one row, and one expert's weights as fixed bytes.
+
+    The weight's gradient contracts over the rows; its kernel's (n, k) is the gradient's shape and its fixed bytes the
+    write of one expert's gradient.
+    """
+    size = lane.element_bytes
+    flops, moved, held = 2.0 * width_in * width_out, size * (width_in + width_out), size * width_in * width_out
+
+    def kernel(n: int, k: int) -> Kernel:
+        return Kernel("grouped_gemm", flops, moved, (n, k), lane.dtype, fixed_bytes=held)
+
+    return Operator(
+        name,
+        forward=(kernel(width_out, width_in),),
+        backward=(kernel(width_in, width_out),),
+        backward_weight=(kernel(width_out, width_in),),
+        weights=weights + (tuple(f"{weight}_bias" for weight in weights) if bias else ()),
+        saved=(Saved(source, size * width_in, "weight_gradient", weights),),
+        output_bytes=size * width_out,
+        rows="routed",
+    )

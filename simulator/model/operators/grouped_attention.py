@@ -1,0 +1,87 @@
+"""Softmax attention with grouped key-value heads: projections, norms of q and k, rotation, core, gate, output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.model.architecture import GroupedAttention
+from simulator.model.operator import Operator, Workload
+from simulator.model.operators.attention_core import (
+    ATTENTION_OUTPUT,
+    AttentionShape,
+    causal_pairs,
+    chunk_pairs,
+    flash_attention,
+    window_pairs,
+)
+from simulator.model.operators.gate import sigmoid_gate
+from simulator.model.operators.gemm import linear
+from simulator.model.operators.lane import MIXER_INPUT, Lane, token_lane
+from simulator.model.operators.norm import NormShape, rms_norm
+from simulator.model.operators.rotary import rotary
+
+
+def operators(component: GroupedAttention, hidden: int, workload: Workload) -> tuple[Operator, ...]:
+    """Operators of *component* in a model *hidden* wide; keys and values are read by their groups, not repeated."""
+    lane = token_lane(workload)
+    shape = attention_shape(component)
+    sinks = ("self_attn.sinks",) if component.sinks else ()
+    core = flash_attention(lane, workload, shape, _pairs(component, workload), sinks=sinks)
+    return (*before_core(component, hidden, lane), core, *after_core(component, hidden, lane))
+
+
+def attention_shape(component: GroupedAttention) -> AttentionShape:
+    """Heads and dims of *component*'s core."""
+    return AttentionShape(component.heads, component.kv_heads, component.head_dim, component.head_dim)
+
+
+def before_core(component: GroupedAttention, hidden: int, lane: Lane) -> Iterator[Operator]:
+    """Projections, norms of q and k, rotation."""
+    yield from _projections(component, hidden, lane)
+    shape = attention_shape(component)
+    if component.qk_norm != "none":
+        per_head = component.qk_norm == "head"
+        for name, source, heads in (
+            ("q", "query_projection", component.heads),
+            ("k", "key_projection", component.kv_heads),
+        ):
+            width = NormShape(component.head_dim, heads) if per_head else NormShape(component.head_dim * heads)
+            yield rms_norm(lane, f"{name}_norm", source, width, f"self_attn.{name}_norm.weight")
+    rotated = component.head_dim if component.rotary_dim is None else component.rotary_dim
+    if rotated:
+        widths = (shape.heads * rotated, shape.kv_heads * rotated)
+        yield rotary(lane, *widths, whole=rotated == component.head_dim)
+
+
+def after_core(component: GroupedAttention, hidden: int, lane: Lane) -> Iterator[Operator]:
+    """Output gate and projection."""
+    width, source = component.heads * component.head_dim, ATTENTION_OUTPUT
+    if component.output_gate:
+        yield sigmoid_gate(lane, "output_gate", source, "gate_projection", width)
+        source = "gated_output"
+    weight = ("self_attn.o_proj.weight",)
+    yield linear(lane, "o_proj", source, width, hidden, weight, bias=component.output_bias)
+
+
+def _projections(component: GroupedAttention, hidden: int, lane: Lane) -> Iterator[Operator]:
+    """q, k and v: one product in a fused stack, three elsewhere."""
+    q_width, kv_width = component.heads * component.head_dim, component.kv_heads * component.head_dim
+    widths = {"q": 2 * q_width if component.output_gate else q_width, "k": kv_width, "v": kv_width}
+    if lane.execution == "fused":
+        weights = tuple(f"self_attn.{name}_proj.weight" for name in widths)
+        yield linear(lane, "qkv_proj", MIXER_INPUT, hidden, sum(widths.values()), weights, bias=component.qkv_bias)
+        return
+    for name, width in widths.items():
+        weights, shares = (f"self_attn.{name}_proj.weight",), name != "q"
+        yield linear(
+            lane, f"{name}_proj", MIXER_INPUT, hidden, width, weights, bias=component.qkv_bias, shares_input=shares
+        )
+
+
+def _pairs(component: GroupedAttention, workload: Workload) -> int:
+    lengths = workload.sequence_lengths
+    if component.window is not None:
+        return window_pairs(lengths, component.window)
+    if component.chunk is not None:
+        return chunk_pairs(lengths, component.chunk)
+    return causal_pairs(lengths)

@@ -1,0 +1,84 @@
+"""The lightning indexer of sparse attention: projections, fp8 scores of every query-key pair, the best keys' choice.
+
+Scores cost 2 h d FLOPs a pair on the tensor cores and 2 h for the weighted sum over heads; fp32 scores are written for
+a block of queries at a time and read by the choice (models_and_formulas section 3.7). The language-model loss sends no
+gradient through the choice, so there is no backward pass; a separate loss that trains the indexer is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from simulator.model.architecture import Indexer
+from simulator.model.operator import Kernel, Operator, Workload
+from simulator.model.operators.gemm import linear
+from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, pointwise
+from simulator.model.operators.norm import NormShape, layer_norm
+from simulator.model.operators.rotary import rotary
+
+_QUERY_BLOCK = 1024
+"""Queries whose scores exist at once, so that a million tokens need 4 GB of them and not 4 TB."""
+_INDEX_BYTES = 4
+
+
+def index_operators(
+    indexer: Indexer, workload: Workload, lane: Lane, hidden: int, query: tuple[str, int], pairs: int
+) -> Iterator[Operator]:
+    """The indexer over *pairs* query-key pairs; *query*: name and width of the tensor that its queries are made of."""
+    yield from _projections(indexer, lane, hidden, query)
+    yield _quantise(indexer, lane)
+    yield _scores(indexer, workload, lane, pairs)
+    yield _choice(indexer, lane, pairs)
+
+
+def _projections(indexer: Indexer, lane: Lane, hidden: int, query: tuple[str, int]) -> Iterator[Operator]:
+    source, width = query
+    prefix, inner = "self_attn.indexer", indexer.heads * indexer.head_dim
+    yield linear(lane, "index_wq_b", source, width, inner, (f"{prefix}.wq_b.weight",), backward=False)
+    yield linear(lane, "index_wk", MIXER_INPUT, hidden, indexer.head_dim, (f"{prefix}.wk.weight",), backward=False)
+    shape = NormShape(indexer.head_dim)
+    yield forward_only(layer_norm(lane, "index_k_norm", "index_key", shape, f"{prefix}.k_norm.weight"))
+    weights = (f"{prefix}.weights_proj.weight",)
+    yield linear(lane, "index_weights", MIXER_INPUT, hidden, indexer.heads, weights, backward=False)
+    if indexer.rope:
+        yield forward_only(rotary(lane, inner, indexer.head_dim))
+
+
+def _quantise(indexer: Indexer, lane: Lane) -> Operator:
+    """Queries and keys to fp8 with one fp32 scale a vector."""
+    vectors = lane.count * (indexer.heads + 1)
+    moved = vectors * (indexer.head_dim * (lane.element_bytes + 1) + FP32_BYTES)
+    return Operator("index_quantise", (pointwise(moved, 2.0 * vectors * indexer.head_dim),))
+
+
+def _scores(indexer: Indexer, workload: Workload, lane: Lane, pairs: int) -> Operator:
+    inner = indexer.heads * indexer.head_dim
+    per_token = inner + indexer.head_dim + FP32_BYTES + FP32_BYTES * indexer.heads
+    length = max(workload.sequence_lengths)
+    kernel = Kernel(
+        "indexer",
+        2.0 * (inner + indexer.heads) * pairs,
+        lane.count * per_token + FP32_BYTES * pairs,
+        (indexer.heads, indexer.head_dim, length),
+        "fp8",
+    )
+    workspace = FP32_BYTES * min(lane.count, _QUERY_BLOCK) * length
+    return Operator("index_scores", (kernel,), workspace_bytes=workspace)
+
+
+def _choice(indexer: Indexer, lane: Lane, pairs: int) -> Operator:
+    """Reads every score, writes the positions of the best *top_k* for each query."""
+    chosen = lane.count * indexer.top_k * _INDEX_BYTES
+    kernel = Kernel("topk", 0.0, FP32_BYTES * pairs + chosen, (indexer.top_k,))
+    return Operator("index_topk", (kernel,), output_bytes=chosen)
+
+
+def index_bytes(indexer: Indexer, tokens: int) -> int:
+    """Bytes of the chosen positions of *tokens* queries."""
+    return tokens * indexer.top_k * _INDEX_BYTES
+
+
+def forward_only(operator: Operator) -> Operator:
+    """*operator* without gradients and without what they would keep."""
+    return replace(operator, backward=(), backward_weight=(), saved=(), backward_workspace_bytes=0.0)

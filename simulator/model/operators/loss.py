@@ -1,0 +1,162 @@
+"""The end of the model: final norm, output projection, cross-entropy, in three variants.
+
+N tokens, vocabulary V, hidden D (models_and_formulas section 3.9). "plain": all logits at once, 6 N D V FLOPs with both
+gradients. "chunked": 1,024 tokens at a time with their gradients, same FLOPs, two gradients of the matrix at once.
+"cut": along the vocabulary in one kernel that keeps a log-sum-exp a token and computes the logits again, 8 N D V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Literal
+
+from simulator.model.architecture import Architecture
+from simulator.model.operator import Kernel, Operator, Saved, Workload
+from simulator.model.operators import embedding
+from simulator.model.operators.gemm import linear, product
+from simulator.model.operators.lane import FP32_BYTES, Lane, pointwise, token_lane
+from simulator.model.operators.norm import NormShape, rms_norm
+from simulator.model.operators.residual_mix import residual_mix
+
+Variant = Literal["plain", "chunked", "cut"]
+
+CHUNK_TOKENS = 1024
+_SOFTMAX_FLOPS = 5
+_HEAD_INPUT = "head_input"
+
+
+def operators(architecture: Architecture, workload: Workload, variant: Variant) -> tuple[Operator, ...]:
+    """Everything after the last layer."""
+    lane = token_lane(workload)
+    variants = {"plain": _plain, "chunked": _chunked, "cut": _cut}
+    return (*_before_head(architecture, lane), *variants[variant](architecture, lane))
+
+
+def _before_head(architecture: Architecture, lane: Lane) -> Iterator[Operator]:
+    """The last residual mix, where the model has one, and the final norm."""
+    hidden = architecture.hidden
+    streams = max((layer.hyper_connections for layer in architecture.layers), default=1)
+    if architecture.attn_res_block:
+        candidates = architecture.layers[-1].residual_blocks + 1
+        weights = ("model.output_attn_res_norm.weight", "model.output_attn_res_proj.weight")
+        yield residual_mix(lane, "output_residual_mix", hidden, candidates, weights)
+    if streams > 1:
+        yield _join_streams(lane, hidden, streams)
+    yield rms_norm(lane, "final_norm", "final_residual", NormShape(hidden), "model.norm.weight")
+
+
+def _join_streams(lane: Lane, hidden: int, streams: int) -> Operator:
+    """Hyper-connections' streams summed into one, with weights from a thin product."""
+    all_bytes, one, elements = lane.tensor_bytes(streams * hidden), lane.tensor_bytes(hidden), lane.count * hidden
+    flops = 2.0 * streams * elements * (streams + 1)
+    return Operator(
+        "join_streams",
+        forward=(pointwise(2 * all_bytes + one, flops),),
+        backward=(pointwise(2 * all_bytes + one, 2 * flops),),
+        weights=("hc_head_fn", "hc_head_base", "hc_head_scale"),
+        saved=(lane.saved("streams", streams * hidden),),
+        output_bytes=one,
+    )
+
+
+def _weight(architecture: Architecture) -> tuple[str]:
+    return (embedding.WEIGHT if architecture.tied_embeddings else "lm_head.weight",)
+
+
+def _plain(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
+    """Frameworks upcast the logits and keep fp32 log-probabilities, then need two more such tensors for the gradient.
+
+    A fused loss overwrites the logits by their gradient in the forward pass.
+    """
+    vocabulary = architecture.vocabulary
+    head = linear(lane, "lm_head", _HEAD_INPUT, architecture.hidden, vocabulary, _weight(architecture))
+    elements, logits = float(lane.count * vocabulary), lane.tensor_bytes(vocabulary)
+    if lane.execution == "fused":
+        kernel = pointwise(3 * logits, _SOFTMAX_FLOPS * elements, kind="loss")
+        return head, Operator("cross_entropy", (kernel,), saved=(Saved("logit_gradient", logits),))
+    wide = FP32_BYTES * elements
+    loss = Operator(
+        "cross_entropy",
+        forward=(
+            pointwise(logits + wide),
+            pointwise(2 * wide, _SOFTMAX_FLOPS * elements, kind="loss"),
+            pointwise(2 * FP32_BYTES * lane.count, kind="gather"),
+        ),
+        backward=(
+            pointwise(wide, kind="copy"),
+            pointwise(2 * FP32_BYTES * lane.count, kind="scatter"),
+            pointwise(3 * wide, _SOFTMAX_FLOPS * elements, kind="loss"),
+            pointwise(logits + wide),
+        ),
+        saved=(Saved("log_probabilities", wide),),
+        workspace_bytes=wide + logits,
+        backward_workspace_bytes=2 * wide,
+    )
+    return head, loss
+
+
+def _chunked(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
+    """Chunk by chunk with the gradients at once; a chunk's logits, their fp32 copy and its gradient live together.
+
+    Kept for the backward pass: the gradient of the input, and of the matrix where it is trained, beside one chunk's
+    own. The matrix products of the weight's gradient are listed as such, though they run chunk by chunk in the forward
+    pass.
+    """
+    hidden, vocabulary, b = architecture.hidden, architecture.vocabulary, lane.element_bytes
+    chunks, weights = ceil(lane.count / CHUNK_TOKENS), _weight(architecture)
+    rows = min(lane.count, CHUNK_TOKENS)
+    elements, logits = float(lane.count * vocabulary), lane.tensor_bytes(vocabulary)
+    matrix, wide = b * hidden * vocabulary, FP32_BYTES * elements
+    logit_gradient = pointwise(2 * wide + logits, 2 * _SOFTMAX_FLOPS * elements, kind="loss", launches=3 * chunks)
+    accumulate = pointwise(3.0 * matrix * chunks, float(hidden * vocabulary * chunks), launches=chunks)
+    return (
+        Operator(
+            "chunked_cross_entropy",
+            forward=(
+                *_per_chunk(lane, chunks, rows, vocabulary, hidden),
+                pointwise(logits + wide, launches=chunks),
+                logit_gradient,
+                *_per_chunk(lane, chunks, rows, hidden, vocabulary),
+            ),
+            backward_weight=(*(product(lane, vocabulary, hidden, rows) for _ in range(chunks)), accumulate),
+            weights=weights,
+            saved=(
+                lane.saved("head_input_gradient", hidden),
+                Saved("head_gradient", 2 * matrix, "weight_gradient", weights),
+            ),
+            workspace_bytes=rows * vocabulary * (b + 2 * FP32_BYTES),
+        ),
+    )
+
+
+def _per_chunk(lane: Lane, chunks: int, rows: int, n: int, k: int) -> tuple[Kernel, ...]:
+    """One product a chunk, the last one over the tokens that are left."""
+    last = lane.count - (chunks - 1) * rows
+    return (*(product(lane, rows, n, k) for _ in range(chunks - 1)), product(lane, last, n, k))
+
+
+def _cut(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
+    """Cut cross-entropy: tiles of logits that never reach memory; both gradients compute them again."""
+    hidden, vocabulary, weights = architecture.hidden, architecture.vocabulary, _weight(architecture)
+    tile = product(lane, lane.count, vocabulary, hidden)
+    statistics = FP32_BYTES * lane.count
+    flops = tile.flops
+    moved = lane.tensor_bytes(hidden) + lane.element_bytes * hidden * vocabulary
+
+    def kernel(products: int, bytes_moved: float) -> Kernel:
+        return Kernel("gemm", products * flops, bytes_moved, tile.shape, tile.dtype)
+
+    return (
+        Operator(
+            "cut_cross_entropy",
+            forward=(
+                kernel(1, moved + statistics),
+                pointwise(2 * lane.tensor_bytes(hidden), 2.0 * lane.count * hidden),
+            ),
+            backward=(kernel(2, 2 * moved + statistics),),
+            backward_weight=(kernel(1, moved),),
+            weights=weights,
+            saved=(Saved(_HEAD_INPUT, lane.tensor_bytes(hidden)), Saved("loss_statistics", statistics)),
+        ),
+    )

@@ -1,0 +1,94 @@
+"""A mixture of experts: router, latent projections, dispatch, the experts' two grouped products, combine, shared
+experts.
+
+With a latent width both all-to-alls and the experts work in it, between a down- and an up-projection; the shared
+experts and the router read the full width (models_and_formulas sections 1.3 and 3.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.model.architecture import DenseFeedForward, MixtureOfExperts
+from simulator.model.operator import Operator, Workload
+from simulator.model.operators.activation import activation
+from simulator.model.operators.dense_feed_forward import feed_forward
+from simulator.model.operators.dispatch import combine_operators, dispatch_operators
+from simulator.model.operators.gate import sigmoid_gate
+from simulator.model.operators.gemm import grouped_linear, linear
+from simulator.model.operators.lane import FEED_FORWARD_INPUT, Lane, chain, routed_lane, token_lane
+from simulator.model.operators.norm import NormShape, rms_norm
+from simulator.model.operators.residual import residual_add
+from simulator.model.operators.router import router_operators
+
+
+def operators(component: MixtureOfExperts, hidden: int, workload: Workload) -> tuple[Operator, ...]:
+    """Operators of *component* in a model *hidden* wide."""
+    tokens, routed = token_lane(workload), routed_lane(workload)
+    width = component.latent or hidden
+    return (
+        *router_operators(component, tokens, hidden),
+        *_latent_down(component, tokens, hidden),
+        *dispatch_operators(component, tokens, routed, width),
+        *_experts(component, routed, width),
+        *combine_operators(component, tokens, routed, width),
+        *_latent_up(component, tokens, hidden),
+        *_shared_experts(component, tokens, hidden),
+    )
+
+
+def _latent_down(component: MixtureOfExperts, tokens: Lane, hidden: int) -> Iterator[Operator]:
+    if component.latent is not None:
+        weight = ("mlp.routed_expert_down_proj.weight",)
+        yield linear(tokens, "latent_down", FEED_FORWARD_INPUT, hidden, component.latent, weight, shares_input=True)
+
+
+def _latent_up(component: MixtureOfExperts, tokens: Lane, hidden: int) -> Iterator[Operator]:
+    if component.latent is None:
+        return
+    source = "combined"
+    if component.latent_norm:
+        shape = NormShape(component.latent)
+        yield rms_norm(tokens, "latent_norm", source, shape, "mlp.routed_expert_norm.weight")
+        source = "combined_normed"
+    yield linear(tokens, "latent_up", source, component.latent, hidden, ("mlp.routed_expert_up_proj.weight",))
+
+
+def _experts(component: MixtureOfExperts, routed: Lane, width: int) -> Iterator[Operator]:
+    """Gate and up as one grouped product, the activation, the second grouped product; one routed row each."""
+    inner, names = component.intermediate, ("gate", "up") if component.gated else ("up",)
+    joined = len(names) * inner
+    first = tuple(f"mlp.experts.{name}_proj" for name in names)
+    yield grouped_linear(routed, "experts_fc1", "expert_input", width, joined, first, bias=component.bias)
+    if routed.eager:
+        yield _padding_mask(routed, joined, gated=component.gated)
+    function = component.activation
+    yield activation(routed, "experts_activation", "expert_hidden", inner, function, gated=component.gated)
+    second = ("mlp.experts.down_proj",)
+    yield grouped_linear(routed, "experts_fc2", "experts_activated", inner, width, second, bias=component.bias)
+
+
+def _padding_mask(routed: Lane, width: int, *, gated: bool) -> Operator:
+    """Zeroes rows that no expert computed: a clone and a fill, and again for the gradient, after joining its halves."""
+    b = routed.element_bytes
+    join = (2 * b,) if gated else ()
+    return Operator(
+        "experts_mask",
+        chain(width, 2 * b, 2 * b),
+        chain(width, *join, 2 * b, 2 * b),
+        output_bytes=routed.tensor_bytes(width),
+        rows="routed",
+    )
+
+
+def _shared_experts(component: MixtureOfExperts, tokens: Lane, hidden: int) -> Iterator[Operator]:
+    """All shared experts as one dense part beside the routed ones, its gate, and the sum of both."""
+    if not component.shared_intermediate:
+        return
+    part = DenseFeedForward(component.shared_intermediate, component.activation, component.gated)
+    yield from feed_forward(part, tokens, hidden, "mlp.shared_experts", shares_input=True)
+    if component.shared_gate:
+        weight = ("mlp.shared_expert_gate.weight",)
+        yield linear(tokens, "shared_gate_proj", FEED_FORWARD_INPUT, hidden, 1, weight, shares_input=True)
+        yield sigmoid_gate(tokens, "shared_gate", "shared_output", "shared_gate_logit", hidden, 1)
+    yield residual_add(tokens, "shared_add", hidden)

@@ -1,0 +1,57 @@
+"""The router of a mixture of experts: one thin product, then scores, the choice of experts and the rows' new order.
+
+2 D E FLOPs a token (models_and_formulas section 3.8). Fused stacks score and choose in one kernel and sort in three.
+Eager PyTorch upcasts to fp32 in its softmax, and runs a few dozen small kernels to sort; autograd keeps the fp32 scores
+and the int64 positions.
+"""
+
+from __future__ import annotations
+
+from simulator.model.architecture import MixtureOfExperts
+from simulator.model.operator import Kernel, Operator, Saved
+from simulator.model.operators.gemm import linear
+from simulator.model.operators.lane import FEED_FORWARD_INPUT, FP32_BYTES, INT64_BYTES, Lane, chain, pointwise
+
+_ORDER_TABLES = 3
+"""Positions that eager keeps beside the choice: rows to slots, slots to rows, slots to tokens."""
+_EAGER_ORDER_LAUNCHES = 24
+"""Sort of token-expert pairs (nine passes), histogram, running sum, comparisons, casts and the inverse order."""
+
+
+def router_operators(component: MixtureOfExperts, lane: Lane, hidden: int) -> tuple[Operator, ...]:
+    """Router product and choice for each token."""
+    choices = component.experts + component.zero_experts
+    product = linear(lane, "router", FEED_FORWARD_INPUT, hidden, choices, ("mlp.gate.weight",))
+    return product, _choice(component, lane, choices)
+
+
+def _choice(component: MixtureOfExperts, lane: Lane, choices: int) -> Operator:
+    tokens, k = lane.count, component.top_k
+    logits, scores = lane.tensor_bytes(choices), FP32_BYTES * tokens * choices
+    chosen = tokens * k * (FP32_BYTES + INT64_BYTES)
+    pairs = tokens * k * INT64_BYTES
+    if lane.execution == "fused":
+        forward: tuple[Kernel, ...] = (
+            pointwise(logits + scores + chosen, 5.0 * tokens * choices, kind="topk"),
+            pointwise(6 * pairs, launches=3),
+        )
+        backward: tuple[Kernel, ...] = (pointwise(2 * scores + logits, kind="softmax"),)
+        order = pairs
+    else:
+        small = _EAGER_ORDER_LAUNCHES if lane.eager else _EAGER_ORDER_LAUNCHES // 2
+        forward = (
+            pointwise(logits + scores, 5.0 * tokens * choices, kind="softmax"),
+            pointwise(scores + chosen, kind="topk"),
+            *chain(tokens * k, FP32_BYTES, 3 * FP32_BYTES, FP32_BYTES + lane.element_bytes),
+            pointwise(2 * small * pairs, launches=small),
+        )
+        backward = (
+            *chain(tokens * k, 4 * FP32_BYTES, 3 * FP32_BYTES, 3 * FP32_BYTES),
+            pointwise(scores, kind="copy"),
+            pointwise(2 * chosen, kind="scatter"),
+            pointwise(2 * scores + logits, kind="softmax"),
+        )
+        order = _ORDER_TABLES * pairs
+    bias = ("mlp.gate.e_score_correction_bias",) if component.router_bias else ()
+    kept = (Saved("router_scores", scores), Saved("router_choice", chosen), Saved("row_order", order))
+    return Operator("route", forward, backward, weights=bias, saved=kept, output_bytes=chosen)
