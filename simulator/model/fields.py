@@ -126,6 +126,10 @@ class Fields:
         """Count every field of this object as read."""
         self._read.update(self._values)
 
+    def is_list(self, name: str) -> bool:
+        """Whether the field stands as a list."""
+        return isinstance(self._values.get(name), list)
+
     def first(self, *names: str) -> str:
         """The first of several spellings that the file uses, else the first of all."""
         return next((name for name in names if name in self), names[0])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.model import idioms
 from simulator.model.architecture import Architecture, CompressedAttention, Indexer, MixtureOfExperts
 from simulator.model.fields import Fields
+from simulator.model.idioms import common, feed_forward
 
 MODEL_TYPES = ("deepseek_v4",)
 _INDEXED_RATIO = 4
@@ -15,12 +15,12 @@ _INDEXED_RATIO = 4
 
 def read(fields: Fields) -> Architecture:
     """The first num_hash_layers layers choose experts by a table of token ids, without the router's correction bias."""
-    count = idioms.layer_count(fields)
+    count = common.layer_count(fields)
     mixers, mixture = _mixers(fields, count), _mixture(fields)
     hashed = fields.count("num_hash_layers", 0)
     fields.ignore("hc_eps", "hc_sinkhorn_iters", "swiglu_limit", "compress_rope_theta", "expert_dtype")
     parts = [(mixer, replace(mixture, router_bias=index >= hashed)) for index, mixer in enumerate(mixers)]
-    architecture = idioms.decoder(fields, parts)
+    architecture = common.decoder(fields, parts)
     streams = fields.size("hc_mult", 1, limit=64)
     return replace(
         architecture,
@@ -34,9 +34,9 @@ def _mixers(fields: Fields, count: int) -> list[CompressedAttention]:
     if fields.sound and len(ratios) < count:
         fields.problem("compress_ratios", f"found {len(ratios)} entries for {count} layers")
     indexer = Indexer(fields.size("index_n_heads"), fields.size("index_head_dim"), fields.size("index_topk"))
-    attention = _attention(fields)
+    mixer = _attention(fields)
     return [
-        replace(attention, compress_ratio=ratio, indexer=indexer if ratio == _INDEXED_RATIO else None)
+        replace(mixer, compress_ratio=ratio, indexer=indexer if ratio == _INDEXED_RATIO else None)
         for ratio in (ratios + [0] * count)[:count]
     ]
 
@@ -59,6 +59,8 @@ def _attention(fields: Fields) -> CompressedAttention:
 
 
 def _mixture(fields: Fields) -> MixtureOfExperts:
-    mixture = idioms.mixture_of_experts(fields, "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok")
+    mixture = feed_forward.mixture_of_experts(
+        fields, "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok"
+    )
     shared = fields.count("n_shared_experts", 0)
     return replace(mixture, shared_experts=shared, shared_intermediate=shared * mixture.intermediate)

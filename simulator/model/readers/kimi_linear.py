@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.model import idioms, moonvit
 from simulator.model.architecture import (
     Architecture,
     FeedForward,
@@ -19,6 +18,7 @@ from simulator.model.architecture import (
     MixtureOfExperts,
 )
 from simulator.model.fields import Fields
+from simulator.model.idioms import attention, common, feed_forward, moonvit
 
 MODEL_TYPES = ("kimi_linear", "kimi_k3", "kimi_k31")
 _DECAY_PADDING = 128
@@ -30,15 +30,15 @@ def read(fields: Fields) -> Architecture:
     model_type = fields.text("model_type")
     if model_type == "kimi_linear":
         return _text_model(fields, model_type)
-    architecture = _text_model(idioms.text_part(fields), model_type)
-    return idioms.beside_vision(fields, architecture, moonvit.read(fields, architecture.hidden))
+    architecture = _text_model(common.text_part(fields), model_type)
+    return common.beside_vision(fields, architecture, moonvit.read(fields, architecture.hidden))
 
 
 def _text_model(fields: Fields, model_type: str) -> Architecture:
-    count = idioms.layer_count(fields)
+    count = common.layer_count(fields)
     block = fields.count("attn_res_block_size", 0)
     parts = list(zip(_mixers(fields, count, model_type), _feed_forwards(fields, count), strict=True))
-    architecture = idioms.decoder(fields, parts)
+    architecture = common.decoder(fields, parts)
     return replace(
         architecture,
         layers=tuple(
@@ -63,9 +63,9 @@ def _mixers(fields: Fields, count: int, model_type: str) -> list[Mixer]:
 
 
 def _latent_attention(fields: Fields, model_type: str) -> LatentAttention:
-    attention = idioms.latent_attention(fields, rope=not fields.flag("mla_use_nope"))
+    mixer = attention.latent_attention(fields, rope=not fields.flag("mla_use_nope"))
     return replace(
-        attention,
+        mixer,
         output_gate=fields.flag("mla_use_output_gate"),
         indexer=_indexer(fields) if model_type == "kimi_k31" else None,
     )
@@ -98,15 +98,14 @@ def _delta_attention(fields: Fields, *, padded: bool) -> KimiDeltaAttention:
 
 def _feed_forwards(fields: Fields, count: int) -> list[FeedForward]:
     fields.ignore("activation_situ_beta", "activation_situ_linear_beta", "use_grouped_topk")
-    dense, mixture = idioms.dense_feed_forward(fields), _mixture(fields)
-    leading, every = fields.count("first_k_dense_replace", 0), fields.size("moe_layer_freq", 1)
-    return [mixture if i >= leading and i % every == 0 else dense for i in range(count)]
+    dense, mixture = feed_forward.dense_feed_forward(fields), _mixture(fields)
+    return [mixture if chosen else dense for chosen in feed_forward.sparse_layers(fields, count)]
 
 
 def _mixture(fields: Fields) -> MixtureOfExperts:
     top_k = fields.first("num_experts_per_token", "num_experts_per_tok")
-    mixture = idioms.mixture_of_experts(fields, "num_experts", "moe_intermediate_size", top_k)
-    idioms.note_grouped_routing(fields, "num_expert_group", "topk_group")
+    mixture = feed_forward.mixture_of_experts(fields, "num_experts", "moe_intermediate_size", top_k)
+    feed_forward.note_grouped_routing(fields, "num_expert_group", "topk_group")
     shared = fields.count("num_shared_experts", 0)
     return replace(
         mixture,

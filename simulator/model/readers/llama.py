@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from simulator.model import idioms
 from simulator.model.architecture import Architecture
 from simulator.model.fields import Fields
+from simulator.model.idioms import attention, common, feed_forward
 
 MODEL_TYPES = ("llama",)
 
 
 def read(fields: Fields) -> Architecture:
     """Every layer is grouped attention and one gated feed-forward part."""
-    layer = idioms.grouped_attention(fields), idioms.dense_feed_forward(fields)
-    return idioms.decoder(fields, [layer] * idioms.layer_count(fields))
+    layer = attention.grouped_attention(fields), feed_forward.dense_feed_forward(fields)
+    return common.decoder(fields, [layer] * common.layer_count(fields))

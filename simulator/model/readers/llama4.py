@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.model import idioms
 from simulator.model.architecture import Architecture, FeedForward, GroupedAttention
 from simulator.model.fields import Fields
+from simulator.model.idioms import attention, common, feed_forward
 
 MODEL_TYPES = ("llama4", "llama4_text")
 
@@ -15,34 +15,36 @@ def read(fields: Fields) -> Architecture:
     """The text model, at the root or below text_config; the vision tower is left out."""
     if "text_config" not in fields:
         return _text_model(fields)
-    architecture = _text_model(idioms.text_part(fields))
+    architecture = _text_model(common.text_part(fields))
     fields.approximate("The vision tower is left out; parameters and time are those of the text model.")
-    return idioms.beside_vision(fields, architecture, None)
+    return common.beside_vision(fields, architecture, None)
 
 
 def _text_model(fields: Fields) -> Architecture:
-    count = idioms.layer_count(fields)
-    return idioms.decoder(fields, list(zip(_mixers(fields, count), _feed_forwards(fields, count), strict=True)))
+    count = common.layer_count(fields)
+    return common.decoder(fields, list(zip(_mixers(fields, count), _feed_forwards(fields, count), strict=True)))
 
 
 def _mixers(fields: Fields, count: int) -> list[GroupedAttention]:
     """Every fourth layer sees the whole sequence and rotates nothing. The norm of q and k has no weights."""
     fields.ignore("use_qk_norm", "attn_temperature_tuning", "floor_scale", "attn_scale")
-    attention = idioms.grouped_attention(fields)
+    mixer = attention.grouped_attention(fields)
     every = fields.size("no_rope_layer_interval", 4)
     by_rule = [0 if (index + 1) % every == 0 else 1 for index in range(count)]
     rotated = fields.whole_numbers("no_rope_layers", by_rule) or by_rule
     if fields.sound and len(rotated) != count:
         fields.problem("no_rope_layers", f"found {len(rotated)} entries for {count} layers")
-    full = replace(attention, rotary_dim=0)
-    chunked = replace(attention, chunk=fields.optional_size("attention_chunk_size"))
+    full = replace(mixer, rotary_dim=0)
+    chunked = replace(mixer, chunk=fields.optional_size("attention_chunk_size"))
     return [chunked if flag else full for flag in (rotated + by_rule)[:count]]
 
 
 def _feed_forwards(fields: Fields, count: int) -> list[FeedForward]:
     step = fields.size("interleave_moe_layer_step", 1)
-    mixture = idioms.mixture_of_experts(fields, "num_local_experts", "intermediate_size", "num_experts_per_tok")
+    mixture = feed_forward.mixture_of_experts(fields, "num_local_experts", "intermediate_size", "num_experts_per_tok")
     mixture = replace(mixture, shared_experts=1, shared_intermediate=mixture.intermediate)
     fields.ignore("intermediate_size_mlp")
     sparse = [(index + 1) % step == 0 for index in range(count)]
-    return [mixture if chosen else idioms.dense_feed_forward(fields, "intermediate_size_mlp") for chosen in sparse]
+    return [
+        mixture if chosen else feed_forward.dense_feed_forward(fields, "intermediate_size_mlp") for chosen in sparse
+    ]

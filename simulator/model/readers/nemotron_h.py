@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from simulator.model import idioms
 from simulator.model.architecture import (
     Architecture,
     DenseFeedForward,
@@ -17,6 +16,7 @@ from simulator.model.architecture import (
     MixtureOfExperts,
 )
 from simulator.model.fields import MOST_LAYERS, Fields
+from simulator.model.idioms import attention, common, feed_forward
 
 MODEL_TYPES = ("nemotron_h",)
 _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
@@ -34,7 +34,7 @@ def read(fields: Fields) -> Architecture:
         "partial_rotary_factor", "residual_in_fp32", "time_step_floor", "time_step_limit", "time_step_max",
         "time_step_min", "use_mamba_kernels",
     )  # fmt: skip
-    architecture = idioms.decoder(fields, [parts[kind] for kind in kinds])
+    architecture = common.decoder(fields, [parts[kind] for kind in kinds])
     module = _kinds(fields, "mtp_layers_block_type", "mtp_hybrid_override_pattern", required=False)
     extra = _parts(fields, {*module})
     return replace(
@@ -87,7 +87,7 @@ def _mamba(fields: Fields) -> Mamba2:
 
 
 def _attention(fields: Fields) -> GroupedAttention:
-    return replace(idioms.grouped_attention(fields), rotary_dim=0)
+    return replace(attention.grouped_attention(fields), rotary_dim=0)
 
 
 def _dense(fields: Fields) -> DenseFeedForward:
@@ -100,10 +100,10 @@ def _dense(fields: Fields) -> DenseFeedForward:
 
 
 def _mixture(fields: Fields) -> MixtureOfExperts:
-    idioms.note_grouped_routing(fields, "n_group", "topk_group")
+    feed_forward.note_grouped_routing(fields, "n_group", "topk_group")
     shared = fields.count("n_shared_experts", 0)
     return replace(
-        idioms.mixture_of_experts(fields, "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok"),
+        feed_forward.mixture_of_experts(fields, "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok"),
         activation=fields.text("mlp_hidden_act", "relu2"),
         gated=False,
         bias=fields.flag("mlp_bias"),

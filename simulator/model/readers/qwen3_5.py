@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.model import idioms, qwen_vision
 from simulator.model.architecture import Architecture, FeedForward, GatedDeltaNet, GroupedAttention, Mixer
 from simulator.model.fields import Fields
+from simulator.model.idioms import attention, common, feed_forward, qwen_vision
 
 MODEL_TYPES = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next")
 
@@ -15,33 +15,33 @@ def read(fields: Fields) -> Architecture:
     """The text model, at the root or below text_config beside vision_config."""
     if "text_config" not in fields:
         return _text_model(fields)
-    text = idioms.text_part(fields)
+    text = common.text_part(fields)
     architecture = _text_model(text)
-    return idioms.beside_vision(fields, architecture, qwen_vision.read(fields, architecture.hidden))
+    return common.beside_vision(fields, architecture, qwen_vision.read(fields, architecture.hidden))
 
 
 def _text_model(fields: Fields) -> Architecture:
-    count = idioms.layer_count(fields)
+    count = common.layer_count(fields)
     fields.ignore("mamba_ssm_dtype", "mtp_use_dedicated_embeddings")
-    architecture = idioms.decoder(fields, list(zip(_mixers(fields, count), _feed_forwards(fields, count), strict=True)))
+    architecture = common.decoder(fields, list(zip(_mixers(fields, count), _feed_forwards(fields, count), strict=True)))
     return replace(architecture, mtp_layers=fields.count("mtp_num_hidden_layers", 0, limit=100))
 
 
 def _mixers(fields: Fields, count: int) -> list[Mixer]:
     every = fields.size("full_attention_interval", 4)
     by_rule = ["linear_attention" if (index + 1) % every else "full_attention" for index in range(count)]
-    kinds = idioms.layer_list(fields, "layer_types", by_rule, ("linear_attention", "full_attention"))
+    kinds = common.layer_list(fields, "layer_types", by_rule, ("linear_attention", "full_attention"))
     full, linear = _full_attention(fields), _delta_net(fields)
     return [full if kind == "full_attention" else linear for kind in kinds]
 
 
 def _full_attention(fields: Fields) -> GroupedAttention:
-    attention = idioms.grouped_attention(fields)
+    mixer = attention.grouped_attention(fields)
     return replace(
-        attention,
+        mixer,
         qk_norm="head",
         output_gate=fields.flag("attn_output_gate", True),
-        rotary_dim=int(idioms.partial_rotary(fields, 0.25) * attention.head_dim),
+        rotary_dim=int(attention.partial_rotary(fields, 0.25) * mixer.head_dim),
     )
 
 
@@ -57,15 +57,14 @@ def _delta_net(fields: Fields) -> GatedDeltaNet:
 
 def _feed_forwards(fields: Fields, count: int) -> list[FeedForward]:
     if "num_experts" not in fields:
-        return [idioms.dense_feed_forward(fields)] * count
+        return [feed_forward.dense_feed_forward(fields)] * count
     shared = fields.count("shared_expert_intermediate_size", 0)
     mixture = replace(
-        idioms.mixture_of_experts(fields, "num_experts", "moe_intermediate_size", "num_experts_per_tok"),
+        feed_forward.mixture_of_experts(fields, "num_experts", "moe_intermediate_size", "num_experts_per_tok"),
         shared_experts=1 if shared else 0,
         shared_intermediate=shared,
         shared_gate=shared > 0,
     )
-    step, dense_layers = fields.size("decoder_sparse_step", 1), set(fields.whole_numbers("mlp_only_layers", []))
-    sparse = [index not in dense_layers and (index + 1) % step == 0 for index in range(count)]
+    sparse = feed_forward.sparse_layers(fields, count)
     fields.ignore("intermediate_size")
-    return [mixture if chosen else idioms.dense_feed_forward(fields) for chosen in sparse]
+    return [mixture if chosen else feed_forward.dense_feed_forward(fields) for chosen in sparse]

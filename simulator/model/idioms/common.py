@@ -1,22 +1,11 @@
-"""Spellings of a `config.json` that several families share, read into parts of an architecture."""
+"""What every decoder's file says: layers, widths, types, lists of one entry a layer; text beside vision."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulator.model.architecture import (
-    Architecture,
-    DenseFeedForward,
-    FeedForward,
-    GroupedAttention,
-    Indexer,
-    LatentAttention,
-    Layer,
-    Mixer,
-    MixtureOfExperts,
-    VisionTower,
-)
+from simulator.model.architecture import Architecture, FeedForward, Layer, Mixer, VisionTower
 from simulator.model.fields import MOST_LAYERS, Fields
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -48,68 +37,6 @@ def positions(fields: Fields) -> int:
     return fields.count(fields.first("max_position_embeddings", "model_max_length"), 0)
 
 
-def grouped_attention(fields: Fields) -> GroupedAttention:
-    """num_attention_heads, num_key_value_heads, head_dim and attention_bias, in Llama's spelling."""
-    heads = fields.size("num_attention_heads")
-    kv_heads = fields.size("num_key_value_heads", heads)
-    hidden = fields.size("hidden_size")
-    head_dim = fields.optional_size("head_dim")
-    if fields.sound and heads % kv_heads:
-        fields.problem("num_key_value_heads", f"{heads} attention heads cannot share {kv_heads} key-value heads evenly")
-    if fields.sound and head_dim is None and hidden % heads:
-        fields.problem(
-            "num_attention_heads", f"hidden_size {hidden} is not a multiple of {heads} and head_dim is not given"
-        )
-    bias = fields.flag("attention_bias")
-    return GroupedAttention(heads, kv_heads, head_dim or hidden // heads, qkv_bias=bias, output_bias=bias)
-
-
-def latent_attention(fields: Fields, *, rope: bool = True, indexer: Indexer | None = None) -> LatentAttention:
-    """DeepSeek's spelling of multi-head latent attention."""
-    fields.ignore("num_key_value_heads", "qk_head_dim", "head_dim")
-    if fields.flag("attention_bias"):
-        fields.approximate("Biases of the attention projections (attention_bias) are left out.")
-    return LatentAttention(
-        heads=fields.size("num_attention_heads"),
-        q_lora_rank=fields.optional_size("q_lora_rank"),
-        kv_lora_rank=fields.size("kv_lora_rank"),
-        nope_dim=fields.size("qk_nope_head_dim"),
-        rope_dim=fields.count("qk_rope_head_dim"),
-        v_dim=fields.size("v_head_dim"),
-        rope=rope,
-        indexer=indexer,
-    )
-
-
-def dense_feed_forward(fields: Fields, width: str = "intermediate_size") -> DenseFeedForward:
-    """A gated feed-forward part as wide as the field *width* says."""
-    return DenseFeedForward(
-        fields.size(width), activation=fields.text("hidden_act", "silu"), bias=fields.flag("mlp_bias")
-    )
-
-
-def mixture_of_experts(fields: Fields, experts: str, intermediate: str, top_k: str) -> MixtureOfExperts:
-    """Routed experts whose number, width and choice stand in the fields *experts*, *intermediate* and *top_k*."""
-    mixture = MixtureOfExperts(
-        fields.size(experts),
-        fields.size(top_k),
-        fields.size(intermediate),
-        activation=fields.text("hidden_act", "silu"),
-    )
-    if fields.sound and mixture.top_k > mixture.experts:
-        fields.problem(top_k, f"a token cannot visit {mixture.top_k} of {mixture.experts} experts")
-    return mixture
-
-
-def note_grouped_routing(fields: Fields, groups: str, best: str) -> None:
-    """Say where tokens may visit experts of a few groups only: routing here is free of groups."""
-    all_groups, best_groups = fields.size(groups, 1), fields.size(best, 1)
-    if best_groups < all_groups:
-        fields.approximate(
-            f"Experts are chosen from the best {best_groups} of {all_groups} groups; routing is read as free of groups."
-        )
-
-
 def router_dtype(fields: Fields) -> str:
     """moe_router_dtype, bf16 where the file does not say."""
     return _DTYPES[fields.text("moe_router_dtype", "bfloat16", tuple(_DTYPES))]
@@ -130,16 +57,6 @@ def layer_list(fields: Fields, name: str, by_rule: list[str], allowed: tuple[str
     kinds = fields.texts(name, by_rule)
     check_layer_list(fields, name, kinds, len(by_rule), allowed)
     return kinds
-
-
-def partial_rotary(fields: Fields, default: float) -> float:
-    """partial_rotary_factor, at the root or in rope_parameters: the part of a head's dims that is rotated."""
-    rope = fields.part("rope_parameters")
-    if rope is None:
-        return fields.fraction("partial_rotary_factor", default)
-    factor = rope.fraction("partial_rotary_factor", default)
-    rope.ignore_rest()
-    return factor
 
 
 def text_part(fields: Fields) -> Fields:
