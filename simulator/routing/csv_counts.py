@@ -17,7 +17,7 @@ import numpy as np
 from simulator.documents import Problem
 from simulator.documents.problem import escape
 from simulator.routing.error import RoutingError
-from simulator.routing.json_counts import MAX_COUNT, Recording
+from simulator.routing.json_counts import MAX_COUNT, MAX_PROBLEMS, Recording
 
 MAX_LAYERS = 1_000
 MAX_EXPERTS = 10_000
@@ -37,6 +37,8 @@ def read_csv(text: str, file: str) -> Recording:
     problems: list[Problem] = []
     seen: dict[tuple[int, int], tuple[float, int]] = {}
     for number, fields in lines:
+        if len(problems) == MAX_PROBLEMS:
+            break
         fault = _enter(fields, order, number, seen)
         if fault:
             problems.append(Problem(file, number, "", fault))

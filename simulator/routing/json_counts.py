@@ -21,6 +21,9 @@ from simulator.routing.table import FloatArray
 MAX_COUNT = 1e15
 """Whole numbers up to here, summed over experts and steps, stay exact enough in float64."""
 
+MAX_PROBLEMS = 1_000
+"""A file with more is not what it seems, and is not read on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recording:
@@ -90,6 +93,8 @@ def _stack(rows: Any, where: str, file: str, problems: list[Problem]) -> FloatAr
         return _matrix(rows, where, file, problems)
     total: FloatArray | None = None
     for step, layers in enumerate(rows):
+        if len(problems) == MAX_PROBLEMS:
+            break
         place = f"{where}[{step}]"
         if not isinstance(layers, list) or len(layers) != len(first):
             message = f"found {_kind(layers)}, expected a list of {len(first)} layers as in step 0"
@@ -108,6 +113,8 @@ def _matrix(
         width = len(rows[0]) if isinstance(rows[0], list) else 0
     matrix = []
     for layer, row in enumerate(rows):
+        if len(problems) == MAX_PROBLEMS:
+            break
         fault = _fault(row, width)
         if fault:
             problems.append(Problem(file, None, f"{where}[{layer}]", fault))

@@ -39,5 +39,7 @@ def source_rows(rows: IntArray, ranks: int) -> IntArray:
     if np.any(uneven):
         raise ValueError(f"{int(ends[..., -1][uneven].flat[0])} rows do not divide over {ranks} ranks")
     starts = np.concatenate([np.zeros_like(ends[..., :1]), ends], axis=-1)[..., None, :]
-    dealt = (starts + (ranks - 1 - np.arange(ranks)[:, None])) // ranks
-    return np.asarray(np.diff(dealt, axis=-1))
+    rounds, turn = np.divmod(starts, ranks)
+    # One byte an entry, as the whole matrix in int64 would be written twice.
+    ahead = (turn > np.arange(ranks)[:, None]).view(np.int8)
+    return np.asarray(np.diff(rounds) + (ahead[..., 1:] - ahead[..., :-1]))
