@@ -1,0 +1,201 @@
+"""Results for the terminal, the answer first; each table fits 80 columns and grows with the terminal.
+
+Functions return rich renderables and print nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from simulator.report.headline import headline, tier_label, time_label
+from simulator.units import human_bytes, human_count, human_time
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from simulator.model.census import Census
+
+_VERDICT_STYLES = {"fits": "bold green", "tight": "bold yellow", "does not fit": "bold red"}
+_TIME_COLOURS = {
+    "compute_s": "#0072B2",
+    "pipeline_bubble_s": "#9AA0A6",
+    "launch_bound_s": "#9AA0A6",
+    "imbalance_s": "#CC79A7",
+}
+_EXPOSED_COLOUR, _MEMORY_COLOUR = "#D55E00", "#009E73"
+
+
+def summary_table(summary: Mapping[str, Any]) -> Group:
+    """What `rackcast run` shows of *summary*, the object of `run --json`."""
+    from rich.console import Group
+
+    verdict = "fits" if summary["fits"] else "does not fit"
+    return Group(
+        _title(summary["scenario"], verdict),
+        f"[bold]{headline(summary)}[/bold]",
+        "",
+        _facts(summary),
+        "",
+        _time_table(summary),
+        *_memory_tables(summary["memory"]),
+    )
+
+
+def fit_table(result: Mapping[str, Any]) -> Group:
+    """What `rackcast fit` shows of *result*, the object of `fit --json`."""
+    from rich.console import Group
+
+    parts: list[RenderableType] = [
+        _title(result.get("scenario", ""), result["verdict"]),
+        *_memory_tables(result["memory"]),
+    ]
+    if result["suggestions"]:
+        parts += ["", _suggestions(result["suggestions"])]
+    elif not result["fits"]:
+        parts += ["", "No single change makes it fit."]
+    return Group(*parts)
+
+
+def model_table(census: Census) -> Table:
+    """Parameters of a model by block, with what one token uses and what its past costs to keep."""
+    table = _table("block", "per layer", "layers", "total", "share", title="Parameters")
+    for row in census.rows:
+        layers = row.layers or 1
+        share = _percent(row.parameters / census.total_parameters) if row.counted else "not counted"
+        cells = (
+            human_count(row.parameters / layers) if row.layers else "",
+            str(row.layers or ""),
+            human_count(row.parameters),
+            share,
+        )
+        table.add_row(row.name, *cells, style="" if row.counted else "dim")
+    table.add_section()
+    table.add_row(
+        "total", "", "", human_count(census.total_parameters), human_bytes(census.bytes_bf16) + " in bf16", style="bold"
+    )
+    active = _percent(census.active_parameters / census.total_parameters)
+    table.add_row("used by one token", "", "", human_count(census.active_parameters), active, style="bold")
+    for words, size, per in (
+        ("keys and values", census.kv_bytes_per_token, "per token"),
+        ("indexer keys", census.index_bytes_per_token, "per token"),
+        ("states", census.state_bytes_per_sequence, "per sequence"),
+    ):
+        if size:
+            table.add_row(words, "", "", human_bytes(size), per)
+    return table
+
+
+def _title(name: str, verdict: str) -> Text:
+    from rich.text import Text
+
+    return Text.assemble((name, "bold"), "  " if name else "", (verdict, _VERDICT_STYLES[verdict]))
+
+
+def _facts(summary: Mapping[str, Any]) -> Table:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    step, routing, cost = summary["step_time_s"], summary.get("routing"), summary.get("cost")
+    interval = f"(p10 {human_time(step['p10'])}, p90 {human_time(step['p90'])})"
+    grid.add_row("step time", f"{human_time(step['p50'])} {interval}")
+    rate, each = summary["tokens_per_s"], summary["tokens_per_s_per_accelerator"]
+    grid.add_row("throughput", f"{_number(rate)} tokens/s, {_number(each)} per accelerator")
+    grid.add_row("MFU", _percent(summary["model_flops_utilization"]))
+    if cost and cost.get("usd_per_step") is not None:
+        grid.add_row(
+            "cost", f"{cost['usd_per_step']:,.4g} USD per step, {cost['usd_per_1m_tokens']:,.4g} USD per 1 M tokens"
+        )
+    if routing:
+        rank, expert = routing["rank_max_over_mean"], routing["expert_max_over_mean"]
+        grid.add_row("routing", f"busiest rank {rank:.3g} x mean, busiest expert {expert:.3g} x mean")
+    grid.add_row("based on", _provenance(summary["provenance"]))
+    return grid
+
+
+def _provenance(weights: Mapping[str, float]) -> str:
+    total = sum(weights.values())
+    return ", ".join(f"{_percent(weight / total)} {grade}" for grade, weight in weights.items() if weight) or "none"
+
+
+def _time_table(summary: Mapping[str, Any]) -> Table:
+    from rich.bar import Bar
+
+    step_s = summary["step_time_s"]["p50"]
+    table = _table("where the step goes", "time", "share", bar=True)
+    for key, part_s in sorted(summary["time"].items(), key=lambda item: -item[1]):
+        if part_s > 0:
+            colour = _TIME_COLOURS.get(key, _EXPOSED_COLOUR)
+            table.add_row(
+                time_label(key), human_time(part_s), _percent(part_s / step_s), Bar(step_s, 0, part_s, color=colour)
+            )
+    return table
+
+
+def _memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
+    """A table for each tier that holds something, bars against its capacity, and the head-room last."""
+    from rich.bar import Bar
+
+    tables: list[RenderableType] = []
+    for tier, held in memory.items():
+        peak, capacity = held["peak_bytes"], held["capacity_bytes"]
+        if not peak:
+            continue
+        scale = max(peak, capacity)
+        table = _table(f"{tier_label(tier)} at its peak", "bytes", "of capacity", bar=True)
+        position = 0.0
+        for kind, size in held["breakdown"].items():
+            if size > 0:
+                bar = Bar(scale, position, position + size, color=_MEMORY_COLOUR)
+                table.add_row(kind, human_bytes(size), _percent(size / capacity), bar)
+                position += size
+        table.add_section()
+        bar = Bar(scale, 0, peak, color=_MEMORY_COLOUR if peak <= capacity else "red")
+        table.add_row(
+            f"peak of {human_bytes(capacity)}", human_bytes(peak), _percent(peak / capacity), bar, style="bold"
+        )
+        words = "free" if peak <= capacity else "too much"
+        table.add_row(words, human_bytes(abs(capacity - peak)), _percent(abs(capacity - peak) / capacity), style="bold")
+        tables += ["", table]
+    return tables
+
+
+def _suggestions(suggestions: list[Mapping[str, Any]]) -> Table:
+    from rich.text import Text
+
+    table = _table("change that makes it fit", "peak", "step")
+    for suggestion in suggestions:
+        step_s = suggestion["step_time_s"]
+        table.add_row(
+            Text(suggestion["change"]),
+            human_bytes(suggestion["peak_bytes"]),
+            human_time(step_s) if step_s is not None else "-",
+        )
+    return table
+
+
+def _table(first: str, *numbers: str, bar: bool = False, title: str | None = None) -> Table:
+    """A table whose first column is text, whose others are numbers to the right, and whose last may be bars."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, expand=bar, pad_edge=False, show_edge=False, title=title, title_justify="left")
+    table.add_column(first, no_wrap=bar)
+    for number in numbers:
+        table.add_column(number, justify="right", no_wrap=True)
+    if bar:
+        table.add_column("", ratio=1, min_width=10)
+    return table
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _number(value: float) -> str:
+    """Three significant digits, with thousands apart: 12,300 and 8.41."""
+    return f"{float(f'{value:.3g}'):,.10g}"
