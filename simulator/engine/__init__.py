@@ -1,1 +1,1 @@
-"""A small discrete-event library for clusters on SimPy: tasks on streams, collectives, shared links, memory. Knows no models."""
+"""A small discrete-event library for clusters on SimPy: tasks on streams, collectives, memory. Knows no models."""

@@ -64,7 +64,7 @@ class Accelerator:
         return self.sheet.kernel_launch.value
 
     def peak_flops_per_s(self, dtype: str) -> float:
-        """Dense peak in *dtype*. Raise :exc:`UnsupportedDtypeError`, with the formats there are, where the part has none."""
+        """Dense peak in *dtype*. Raise :exc:`UnsupportedDtypeError`, with the formats there are, if there is none."""
         figure = self.sheet.dense_flops_per_s.get(dtype)
         if figure is None:
             known = ", ".join(sorted(self.sheet.dense_flops_per_s))

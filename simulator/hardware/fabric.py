@@ -21,7 +21,7 @@ class Tier(Record):
 
     name: Annotated[str, Field(min_length=1)]
     kind: Literal["rail", "spine", "core"]
-    """rail: port r of every node in the domain meets at leaf r. spine, core: what joins the domains of the tier below."""
+    """rail: port r of every node of the domain meets at leaf r. spine, core: what joins domains of the tier below."""
     nodes: Count
     """Nodes in one domain: the scalable unit for leaves, the reach of the whole tier for what lies above."""
     oversubscription: Figure[float]

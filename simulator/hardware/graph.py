@@ -19,7 +19,7 @@ Vertex = tuple[str, int] | tuple[str, int, int]
 
 
 def graph(cluster: Cluster) -> nx.DiGraph:
-    """Every accelerator, NIC, scale-up switch, leaf and spine of *cluster*; parallel switches of a tier are one vertex."""
+    """Accelerators, NICs, scale-up switches, leaves and spines of *cluster*; the switches of a tier are one vertex."""
     import networkx as nx
 
     links = nx.DiGraph()

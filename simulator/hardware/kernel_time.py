@@ -47,7 +47,7 @@ def kernel_time(
     """Price one launch of a kernel of *kind*, or many at once where *flops* and *bytes* are arrays.
 
     *shape* is (m, n, k) of a gemm, (n, k) of a grouped gemm, (heads, head_dim, length) of attention. *rows*, for a
-    grouped gemm, are the rows of each expert along the last axis, so that padding and small experts cost what they cost.
+    grouped gemm, are the rows of each expert along the last axis: padding and small experts cost what they cost.
     No work takes no time. Raise :exc:`UnsupportedDtypeError` for arithmetic in a format that the part lacks, and
     :exc:`KeyError` for a kind that no curve is known for.
     """

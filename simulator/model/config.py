@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import stat
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from simulator.documents.problem import InvalidDocument, Problem, escape, nearest
 from simulator.model import readers
 from simulator.model.architecture import Architecture
 from simulator.model.fields import Fields, Findings
@@ -23,11 +24,11 @@ from simulator.model.key_lines import key_lines
 from simulator.model.readers import generic
 
 Reader = Callable[[Fields], Architecture]
-_LARGEST_FILE_BYTES = 16 * 2**20
+LARGEST_FILE_BYTES = 16 * 2**20
 
 
-class ConfigError(ValueError):
-    """A `config.json` that cannot be read as a model; the message lists every problem, one a line."""
+class ConfigError(InvalidDocument):
+    """A `config.json` that cannot be read as a model; it lists every problem, one a line."""
 
 
 def read_architecture(path: Path) -> Architecture:
@@ -43,9 +44,11 @@ def read_architecture(path: Path) -> Architecture:
     model_type = fields.text("model_type")
     architecture = _read(fields, model_type) if model_type else None
     if findings.problems or architecture is None:
-        raise ConfigError("\n".join([*_located(path, text, findings.problems), *_hint(model_type)]))
+        raise ConfigError(_problems(path, text, findings, model_type))
     return replace(
-        architecture, approximations=tuple(findings.approximations), unknown_fields=tuple(sorted(fields.unread()))
+        architecture,
+        approximations=tuple(findings.approximations),
+        unknown_fields=tuple(escape(name) for name in sorted(fields.unread())),
     )
 
 
@@ -66,46 +69,42 @@ def _read(fields: Fields, model_type: str) -> Architecture:
     if reader is not None:
         return reader(fields)
     fields.approximate(
-        f"No reader knows the model_type {model_type[:60]!r}; it is read as a decoder of the common kind,"
+        f"No reader knows the model_type '{escape(model_type)}'; it is read as a decoder of the common kind,"
         " by the field names that most families share."
     )
     return generic.read(fields)
 
 
-def _hint(model_type: str) -> list[str]:
-    known = known_model_types()
-    if model_type in known:
-        return []
-    near = get_close_matches(model_type, known, n=1)
-    nearest = [f"the nearest known model_type is {near[0]!r}"] if near else []
-    return [*nearest, f"known model types: {', '.join(known)}"]
-
-
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise ConfigError(f"{path}: larger than {_LARGEST_FILE_BYTES} bytes, which no config.json is")
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise _refused(path, "not a regular file")
+        if status.st_size > LARGEST_FILE_BYTES:
+            raise _refused(path, f"larger than {LARGEST_FILE_BYTES} bytes, which no config.json is")
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise _refused(path, f"cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise _refused(path, f"not UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
 def _object(path: Path, text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+        raise _refused(path, f"not JSON: {error.msg}", error.lineno) from None
     except RecursionError:
-        raise ConfigError(f"{path}: not a config: its brackets are nested too deep to read") from None
+        raise _refused(path, "its brackets are nested too deep to read") from None
     except ValueError:
-        raise ConfigError(f"{path}: not a config: it holds a number of thousands of digits") from None
+        raise _refused(path, "it holds a number of thousands of digits") from None
     if not isinstance(found, dict):
-        raise ConfigError(
-            f"{path}: found a JSON {_json_kind(found)}, expected an object with model_type and its fields"
-        )
+        raise _refused(path, f"found a JSON {_json_kind(found)}, expected an object with model_type and its fields")
     return found
+
+
+def _refused(path: Path, message: str, line: int | None = None) -> ConfigError:
+    return ConfigError([Problem(str(path), line, "", message)])
 
 
 def _json_kind(value: object) -> str:
@@ -113,16 +112,18 @@ def _json_kind(value: object) -> str:
     return kinds.get(type(value), "number")
 
 
-def _located(path: Path, text: str, problems: list[tuple[tuple[str, ...], str]]) -> list[str]:
-    """Each problem with the line of its field, or of the object where it is missing."""
-    lines: dict[tuple[str, ...], int] = {(): 1, **dict(key_lines(text))}
-    return [
-        f"{path}:{lines.get(where) or lines.get(where[:-1], 1)}: {'.'.join(where)}: {message}"
-        for where, message in problems
-    ]
-
-
 def _repeated(text: str) -> list[tuple[tuple[str, ...], str]]:
     """A problem for each key that its object holds twice, since readers of JSON disagree on which counts."""
     times = Counter(where for where, _ in key_lines(text))
     return [(where, f"stands {count} times in one object") for where, count in times.items() if count > 1]
+
+
+def _problems(path: Path, text: str, findings: Findings, model_type: str) -> Iterator[Problem]:
+    """Each problem with the line of its field, or of the object where it is missing; then what model_type may be."""
+    lines: dict[tuple[str, ...], int] = {(): 1, **dict(key_lines(text))}
+    for where, message in dict.fromkeys(findings.problems):
+        line = lines.get(where) or lines.get(where[:-1], 1)
+        yield Problem(str(path), line, ".".join(escape(name) for name in where), message)
+    if model_type not in _readers():
+        message = f"no reader knows {escape(model_type)!r}: {nearest(model_type, known_model_types())}"
+        yield Problem(str(path), lines.get(("model_type",)), "model_type", message)

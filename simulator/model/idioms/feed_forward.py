@@ -31,7 +31,8 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     """Which of *count* layers have experts, by whichever fields the file has.
 
     mlp_layer_types and a list moe_layer_freq name each layer; first_k_dense_replace leading layers are dense, and then
-    every moe_layer_freq-th has experts (DeepSeek); every decoder_sparse_step-th but mlp_only_layers has (Qwen).
+    every moe_layer_freq-th has experts (DeepSeek); every decoder_sparse_step-th but mlp_only_layers has (Qwen), every
+    interleave_moe_layer_step-th (Llama 4).
     """
     if fields.is_list("moe_layer_freq"):
         listed = fields.whole_numbers("moe_layer_freq")
@@ -40,7 +41,8 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
         fields.ignore("first_k_dense_replace")
         return [bool(entry) for entry in (listed + [1] * count)[:count]]
     leading, every = fields.count("first_k_dense_replace", 0), fields.size("moe_layer_freq", 1)
-    step, dense = fields.size("decoder_sparse_step", 1), set(fields.whole_numbers("mlp_only_layers", []))
+    step = fields.size(fields.first("decoder_sparse_step", "interleave_moe_layer_step"), 1)
+    dense = set(fields.whole_numbers("mlp_only_layers", []))
     by_rule = [
         "sparse" if i >= leading and i % every == 0 and (i + 1) % step == 0 and i not in dense else "dense"
         for i in range(count)

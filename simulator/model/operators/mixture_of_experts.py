@@ -1,5 +1,4 @@
-"""A mixture of experts: router, latent projections, dispatch, the experts' two grouped products, combine, shared
-experts.
+"""A mixture of experts: router, latent projections, dispatch, two grouped products, combine, shared experts.
 
 With a latent width both all-to-alls and the experts work in it, between a down- and an up-projection; the shared
 experts and the router read the full width (models_and_formulas sections 1.3 and 3.8).

@@ -16,8 +16,12 @@ MODEL_TYPES = ()
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k")
 _EXPERT_WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+_DENSE_WIDTH = ("dense_intermediate_size", "intermediate_size_mlp", "intermediate_size")
+_LATENT_WIDTH = ("routed_expert_hidden_size", "moe_latent_size")
 _SHARED_COUNT = ("n_shared_experts", "num_shared_experts")
 _SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim")
+_STRUCTURE = ("hybrid_override_pattern", "layers_block_type", "ssm_state_size", "state_size")
+"""Fields that make a layer something else than attention and feed-forward part: nothing here comes near."""
 _WINDOWED = ("sliding_attention", "chunked_attention")
 
 
@@ -31,6 +35,9 @@ def read(fields: Fields) -> Architecture:
 
 
 def _text_model(fields: Fields) -> Architecture:
+    for name in _STRUCTURE:
+        if name in fields:
+            fields.problem(name, "only the reader of a known model_type understands it")
     count = common.layer_count(fields)
     if "tie_word_embeddings" not in fields:
         fields.approximate("tie_word_embeddings is absent; embedding and head are read as two matrices.")
@@ -72,10 +79,10 @@ def _feed_forwards(fields: Fields, count: int) -> list[FeedForward]:
     if fields.first(*_EXPERTS) not in fields:
         return [feed_forward.dense_feed_forward(fields)] * count
     mixture, sparse = _mixture(fields), feed_forward.sparse_layers(fields, count)
-    fields.ignore("intermediate_size", "dense_intermediate_size")
+    fields.ignore(*_DENSE_WIDTH)
     if all(sparse):
         return [mixture] * count
-    dense = feed_forward.dense_feed_forward(fields, fields.first("dense_intermediate_size", "intermediate_size"))
+    dense = feed_forward.dense_feed_forward(fields, fields.first(*_DENSE_WIDTH))
     return [mixture if chosen else dense for chosen in sparse]
 
 
@@ -89,6 +96,7 @@ def _mixture(fields: Fields) -> MixtureOfExperts:
     fields.ignore("topk_method")
     return replace(
         mixture,
+        latent=fields.optional_size(fields.first(*_LATENT_WIDTH)),
         shared_experts=number or (1 if width else 0),
         shared_intermediate=width,
         router_bias=fields.flag(fields.first("use_routing_bias", "use_moe_router_bias")),

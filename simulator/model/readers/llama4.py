@@ -40,11 +40,7 @@ def _mixers(fields: Fields, count: int) -> list[GroupedAttention]:
 
 
 def _feed_forwards(fields: Fields, count: int) -> list[FeedForward]:
-    step = fields.size("interleave_moe_layer_step", 1)
     mixture = feed_forward.mixture_of_experts(fields, "num_local_experts", "intermediate_size", "num_experts_per_tok")
     mixture = replace(mixture, shared_experts=1, shared_intermediate=mixture.intermediate)
-    fields.ignore("intermediate_size_mlp")
-    sparse = [(index + 1) % step == 0 for index in range(count)]
-    return [
-        mixture if chosen else feed_forward.dense_feed_forward(fields, "intermediate_size_mlp") for chosen in sparse
-    ]
+    dense = feed_forward.dense_feed_forward(fields, "intermediate_size_mlp")
+    return [mixture if chosen else dense for chosen in feed_forward.sparse_layers(fields, count)]

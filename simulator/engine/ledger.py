@@ -1,0 +1,103 @@
+"""The memory ledger: what each behaviour holds in each tier, task by task.
+
+Memory is counted as caching allocators count it: in the order in which the host issues work, not in the order in which
+streams get to it. A task's allocations are made when it is issued; what it releases is gone before the next task is
+issued. So the peak does not depend on timing, and a program that fits once fits always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.engine.task import Allocation, Quantity, Task
+
+Amounts = npt.NDArray[np.float64]
+Entry = tuple[int, str, Quantity]
+"""Position of the task, kind, change in bytes: a number where it is the same for all behaviours."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierLedger:
+    """One tier's account.
+
+    *entries* are in order; resident memory is entered at position -1.
+    """
+
+    tier: str
+    entries: tuple[Entry, ...]
+    peak_bytes: Amounts
+    """Peak of each behaviour."""
+    peak_entry: npt.NDArray[np.int64]
+    """The entry at which each behaviour reached its peak."""
+    left_bytes: Amounts
+    """What is still held beside resident memory when the program is over; zero for a program that cleans up."""
+
+    def breakdown(self, behaviour: int) -> dict[str, float]:
+        """Bytes by kind that *behaviour* held at its peak, largest first."""
+        held: dict[str, float] = {}
+        for _, kind, change in self.entries[: int(self.peak_entry[behaviour]) + 1]:
+            held[kind] = held.get(kind, 0.0) + of_behaviour(change, behaviour)
+        return dict(sorted(((k, v) for k, v in held.items() if v > 0.5), key=lambda item: -item[1]))
+
+    def peak_task(self, behaviour: int) -> int:
+        """Position of the task at which *behaviour* reached its peak; -1 when it is resident memory alone."""
+        return self.entries[int(self.peak_entry[behaviour])][0]
+
+
+class UnbalancedProgramError(Exception):
+    """A program takes a key twice, or releases one that it does not hold."""
+
+
+def account(program: Sequence[Task], resident: Sequence[Allocation], behaviours: int) -> dict[str, TierLedger]:
+    """Go through *program* and account for every tier. *resident* memory is there before and after.
+
+    Raise :exc:`UnbalancedProgramError` where a key is taken twice or released without being held.
+    """
+    held: dict[str, Allocation] = {}
+    entries: dict[str, list[Entry]] = {}
+    for allocation in resident:
+        entries.setdefault(allocation.tier, []).append((-1, allocation.kind, allocation.bytes))
+    for position, task in enumerate(program):
+        for allocation in task.allocates:
+            if allocation.key in held:
+                raise UnbalancedProgramError(f"task {position} ({task.name}) takes {allocation.key!r}, held already")
+            held[allocation.key] = allocation
+            entries.setdefault(allocation.tier, []).append((position, allocation.kind, allocation.bytes))
+        for key in task.releases:
+            if key not in held:
+                raise UnbalancedProgramError(f"task {position} ({task.name}) releases {key!r}, which is not held")
+            allocation = held.pop(key)
+            entries.setdefault(allocation.tier, []).append((position, allocation.kind, -allocation.bytes))
+    return {tier: _close(tier, rows, behaviours) for tier, rows in entries.items()}
+
+
+def of_behaviour(amount: Quantity, behaviour: int) -> float:
+    """What *amount* is for one behaviour."""
+    return float(amount[behaviour]) if isinstance(amount, np.ndarray) else float(amount)
+
+
+def _close(tier: str, rows: list[Entry], behaviours: int) -> TierLedger:
+    """Run through the entries once and note each behaviour's peak. Peaks lie where a release follows, or at the end."""
+    common, own = 0.0, np.zeros(behaviours)
+    peak, at = np.zeros(behaviours), np.zeros(behaviours, np.int64)
+    resident: Amounts = np.zeros(behaviours)
+    for number, (position, _, change) in enumerate(rows):
+        if isinstance(change, np.ndarray):
+            own = own + change
+        else:
+            common += change
+        if position == -1:
+            resident = own + common
+        if number + 1 == len(rows) or _falls(rows[number + 1][2]):
+            higher = own + common > peak
+            peak = np.where(higher, own + common, peak)
+            at[higher] = number
+    return TierLedger(tier, tuple(rows), peak, at, own + common - resident)
+
+
+def _falls(change: Quantity) -> bool:
+    return bool((change < 0).any()) if isinstance(change, np.ndarray) else change < 0

@@ -1,0 +1,169 @@
+"""From a scenario to a job: files looked up, degrees checked against model and hardware, every problem told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from simulator.forecast.errors import Refused
+from simulator.forecast.scenario import Scenario, Training
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.library import build_cluster
+from simulator.model.architecture import Architecture, MixtureOfExperts
+from simulator.model.config import read_architecture
+from simulator.model.operator import Workload
+from simulator.model.parameters import layer_parameters
+from simulator.parallel.folding import Folding, apart, fold
+from simulator.parallel.mesh import Mesh
+from simulator.parallel.placement import members_within
+from simulator.parallel.sharding import TrainedState
+from simulator.program.layout import Trained
+from simulator.program.training_step import Job
+from simulator.routing.library import load_routing
+from simulator.routing.table import RoutingTable
+from simulator.shipped import locate
+
+BYTES = {"fp32": 4, "bf16": 2}
+
+
+def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Job:
+    """The job that *scenario* describes; names in it are looked up from *folder*.
+
+    Raise :exc:`Refused` with everything that does not go together, and what the readers of the files raise.
+    """
+    architecture = find_architecture(scenario.model, folder)
+    cluster = _cluster(scenario, folder)
+    problems = list(_problems(scenario, architecture))
+    if problems:
+        raise Refused(problems)
+    split, training = scenario.parallel, scenario.training
+    mesh = Mesh(split.dp_replicate, split.dp_shard, split.ep)
+    state = _state(training)
+    return Job(
+        architecture=architecture,
+        cluster=cluster,
+        mesh=mesh,
+        folding=_folding(mesh, cluster) if folded else apart(mesh.groups(), mesh.ranks),
+        workload=Workload((training.sequence_length,) * training.micro_batch_sequences, execution=training.execution),
+        trained=_trained(training),
+        state=state,
+        frozen_bytes=BYTES["bf16"],
+        reduce_bytes=BYTES[training.fsdp.reduce_dtype],
+        reshard_after_forward=training.fsdp.reshard_after_forward,
+        prefetch=training.fsdp.prefetch,
+        recompute=training.recompute == "full",
+        loss=training.loss,
+        optimizer_bytes=2 * state.parameter + state.gradient + 2 * state.optimizer,
+        routing=_routing(scenario, architecture, folder),
+    )
+
+
+def micro_batches(scenario: Scenario) -> int:
+    """Micro-batches of one step on each rank."""
+    ranks = scenario.parallel.dp_replicate * scenario.parallel.dp_shard
+    return scenario.training.global_batch_sequences // (ranks * scenario.training.micro_batch_sequences)
+
+
+def find_architecture(name: str, folder: Path) -> Architecture:
+    """The model that *name* means: a config.json by path, or a shipped one by name."""
+    try:
+        path = locate(name, kind="model", folder=folder, shipped_in=("scenarios", "models"), suffixes=(".json",))
+    except FileNotFoundError as error:
+        raise Refused([f"model: {error}"]) from None
+    return read_architecture(path)
+
+
+def _cluster(scenario: Scenario, folder: Path) -> Cluster:
+    asked = scenario.cluster
+    try:
+        return build_cluster(asked.node, asked.fabric, asked.accelerators, folder)
+    except (FileNotFoundError, ValueError) as error:
+        raise Refused([f"cluster: {error}"]) from None
+
+
+def _folding(mesh: Mesh, cluster: Cluster) -> Folding:
+    """Ranks are told apart by the experts they hold and by how their groups lie around them."""
+    sizes = [level.size for level in cluster.levels]
+    features = [mesh.expert_rank()]
+    for group in mesh.groups().values():
+        features.extend(members_within(group, sizes))
+    return fold(np.stack(features, axis=1), mesh.groups())
+
+
+def _state(training: Training) -> TrainedState:
+    optimizer = training.optimizer
+    stored = BYTES["fp32" if optimizer.master_weights else "bf16"]
+    moments = 2 * BYTES[optimizer.state_dtype] if optimizer.name == "adamw" else 0
+    return TrainedState(parameter=stored, gradient=stored, optimizer=moments)
+
+
+def _trained(training: Training) -> Trained:
+    if training.lora is None:
+        return Trained()
+    return Trained(training.lora.rank, frozenset(training.lora.targets))
+
+
+def _routing(scenario: Scenario, architecture: Architecture, folder: Path) -> RoutingTable | None:
+    parts = [layer.feed_forward for layer in architecture.moe_layers()]
+    if not parts:
+        return None
+    first = parts[0]
+    assert isinstance(first, MixtureOfExperts)
+    asked = scenario.routing
+    try:
+        return load_routing(
+            asked.trace,
+            asked.synthetic.sigma if asked.synthetic else None,
+            layers=len(parts),
+            experts=first.experts,
+            top_k=first.top_k,
+            seed=asked.seed,
+            folder=folder,
+        )
+    except FileNotFoundError as error:
+        raise Refused([f"routing.trace: {error}"]) from None
+
+
+def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    yield from _expert_problems(scenario, architecture)
+    yield from _lora_problems(scenario, architecture)
+    training = scenario.training
+    longest = architecture.max_positions
+    if longest and training.sequence_length > longest:
+        yield f"training.sequence_length: found {training.sequence_length}, the model takes at most {longest} positions"
+    if training.optimizer.name == "sgd" and "state_dtype" in training.optimizer.model_fields_set:
+        yield "training.optimizer.state_dtype: sgd keeps no moments; leave it out"
+
+
+def _expert_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    counts = {layer.feed_forward.experts for layer in architecture.moe_layers()}  # type: ignore[union-attr]
+    ep, routing = scenario.parallel.ep, scenario.routing
+    if not counts:
+        if ep > 1:
+            yield f"parallel.ep: found {ep}, but {architecture.model_type} has no routed experts; allowed: 1"
+        for name in ("trace", "synthetic"):
+            if getattr(routing, name) is not None:
+                yield f"routing.{name}: {architecture.model_type} has no routed experts to route to; leave it out"
+    if len(counts) > 1:
+        yield f"model: layers with different expert counts ({sorted(counts)}) are not simulated yet"
+    for experts in counts:
+        if experts % ep:
+            near = [d for d in range(1, experts + 1) if experts % d == 0 and scenario.parallel.dp_shard % d == 0]
+            closest = sorted(near, key=lambda d: abs(d - ep))[:2]
+            yield (
+                f"parallel.ep: found {ep}, which does not divide the model's {experts} experts; "
+                f"nearest: {' or '.join(map(str, sorted(closest)))}"
+            )
+
+
+def _lora_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    lora = scenario.training.lora
+    if lora is None:
+        return
+    roles = {p.role for layer in architecture.layers for p in layer_parameters(architecture, layer)}
+    for target in lora.targets:
+        if target not in roles:
+            known = sorted(roles & {"attention", "mlp", "shared_expert", "latent", "routed_expert"})
+            yield f"training.lora.targets: {architecture.model_type} has no {target} weights; it has {', '.join(known)}"

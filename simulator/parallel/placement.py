@@ -1,0 +1,97 @@
+"""Placement: which domain of each fabric level a rank lies in, and what its groups put on the links.
+
+Ranks fill nodes in order, as launchers do. Levels are numbered from the inside: level 0 is the scale-up domain (NVLink,
+HCCS), level 1 what its NICs reach, and so on. The load of level d is what one accelerator's share of that level's ports
+carries, in bytes per direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.parallel.folding import Folding
+from simulator.parallel.mesh import Mesh
+
+Loads = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How the group of each behaviour lies on the fabric."""
+
+    size: npt.NDArray[np.int64]
+    """Members of the group, [behaviours]."""
+    within: npt.NDArray[np.int64]
+    """Members in the same domain as oneself, [levels, behaviours]; the outermost level holds all."""
+
+
+def members_within(group: npt.NDArray[np.int64], domain_sizes: Sequence[int]) -> list[npt.NDArray[np.int64]]:
+    """For each level, how many members of its group each rank has in its own domain, itself included."""
+    rank = np.arange(len(group))
+    within = []
+    for size in domain_sizes:
+        cell = group * (len(group) // size + 1) + rank // size
+        _, inverse, counts = np.unique(cell, return_inverse=True, return_counts=True)
+        within.append(counts[inverse.reshape(-1)])
+    return within
+
+
+class Placement:
+    """Ranks of a mesh on a fabric whose domains hold *domain_sizes* accelerators, innermost first."""
+
+    def __init__(self, mesh: Mesh, folding: Folding, domain_sizes: Sequence[int]) -> None:
+        self.folding = folding
+        self.domain_sizes = tuple(domain_sizes)
+        self._groups = mesh.groups()
+        self._expert_rank = mesh.expert_rank()
+
+    def spread(self, axis: str) -> Spread:
+        """How the groups along *axis* lie on the fabric."""
+        group, own = self._groups[axis], self.folding.representative
+        within = np.stack(members_within(group, self.domain_sizes))[:, own]
+        return Spread(np.bincount(group)[group][own], within)
+
+    def ring_loads(self, axis: str, gathered_bytes: float) -> Loads:
+        """Bytes per level, [levels, behaviours], of a ring all-gather or reduce-scatter of *gathered_bytes* in all.
+
+        In a ring every member passes on (n - 1) / n of the buffer. A domain with m members of the group runs m rings,
+        one through each member's port, so each port of the next level out carries 1 / m of it. Levels that the group
+        does not reach carry nothing.
+        """
+        spread = self.spread(axis)
+        passed = gathered_bytes * (spread.size - 1) / spread.size
+        loads = np.zeros(spread.within.shape)
+        inside = np.ones_like(spread.size)
+        for level, members in enumerate(spread.within):
+            loads[level] = np.where(members > inside, passed / inside, 0.0)
+            inside = members
+        return loads
+
+    def exchange_loads(self, sent_bytes: npt.NDArray[np.float64]) -> tuple[Loads, Loads]:
+        """Bytes (out, in) per level, each [levels, behaviours], of an all-to-all among ep ranks.
+
+        *sent_bytes* [ep, ep] is what each source sends to each destination. Bytes between two ranks load the innermost
+        level that holds both; a rank's bytes to itself load none.
+        """
+        own = self.folding.representative
+        group = self._groups["ep"]
+        out, into = (np.zeros((len(self.domain_sizes), len(own))) for _ in range(2))
+        for number in np.unique(group[own]):
+            members = np.flatnonzero(group == number)
+            place = self._expert_rank[members]
+            mine = np.flatnonzero(group[own] == number)
+            here = self._expert_rank[own[mine]]
+            nearer = np.eye(len(members), dtype=bool)
+            for level, size in enumerate(self.domain_sizes):
+                domain = np.empty(len(members), np.int64)
+                domain[place] = members // size
+                together = domain[:, None] == domain[None, :]
+                crossing = np.where(together & ~nearer, sent_bytes, 0.0)
+                out[level, mine] = crossing.sum(axis=1)[here]
+                into[level, mine] = crossing.sum(axis=0)[here]
+                nearer = nearer | together
+        return out, into

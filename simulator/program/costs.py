@@ -1,0 +1,135 @@
+"""What operators cost on one accelerator: kernels priced one by one, adapters and frozen weights accounted for.
+
+A frozen weight has no gradient of its own and keeps no input; an adapter adds two thin gemms forward, their four
+gradients backward, and keeps the input and the low-rank product (LoRA: Hu et al., 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.kernel_time import kernel_time
+from simulator.model.operator import Kernel, Operator
+from simulator.parallel.sharding import Adapter
+
+Rows = npt.NDArray[np.int64]
+"""Rows of each expert on each behaviour: [behaviours, experts on the rank]."""
+Amount = float | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Time of one direction of an operator."""
+
+    duration_ns: int | npt.NDArray[np.int64]
+    launches: int
+    grade: str
+
+
+class Costs:
+    """Prices operators; remembers what it has priced, since most layers are alike."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._known: dict[tuple[Kernel, bool], tuple[float, str]] = {}
+
+    def forward(self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None) -> Priced:
+        """Time of the forward kernels, adapters included."""
+        kernels = operator.forward + sum((_adapter_forward(a, tokens) for a in adapters), ())
+        return self._price(kernels, operator, rows, backward=False)
+
+    def backward(
+        self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None, *, trained: bool
+    ) -> Priced:
+        """Time of the backward kernels; those of the weights' gradient only when they are *trained*."""
+        kernels = operator.backward + (operator.backward_weight if trained else ())
+        kernels += sum((_adapter_backward(a, tokens) for a in adapters), ())
+        return self._price(kernels, operator, rows, backward=True)
+
+    def seconds(self, kernel: Kernel) -> float:
+        """Device time of one plain kernel."""
+        return self._plain(kernel, backward=False)[0]
+
+    @property
+    def launch_ns(self) -> int:
+        """Host time of one launch."""
+        return round(self._accelerator.kernel_launch_s * 1e9)
+
+    def _price(self, kernels: tuple[Kernel, ...], operator: Operator, rows: Rows | None, *, backward: bool) -> Priced:
+        total: Amount = 0.0
+        weakest: dict[str, float] = {}
+        for kernel in kernels:
+            if operator.rows == "routed" and rows is not None:
+                seconds, grade = self._routed(kernel, rows, backward=backward)
+            else:
+                seconds, grade = self._plain(kernel, backward=backward)
+            total = total + seconds
+            weakest[grade] = weakest.get(grade, 0.0) + float(np.max(seconds))
+        nanoseconds = np.ceil(np.asarray(total) * 1e9).astype(np.int64)
+        grade = max(weakest, key=lambda g: weakest[g]) if weakest else "measured"
+        duration = int(nanoseconds) if nanoseconds.ndim == 0 else nanoseconds
+        return Priced(duration, sum(kernel.launches for kernel in kernels), grade)
+
+    def _plain(self, kernel: Kernel, *, backward: bool) -> tuple[float, str]:
+        """Time of *launches* equal kernels that share the work given."""
+        key = (kernel, backward)
+        if key not in self._known:
+            n = kernel.launches
+            traffic = kernel.bytes + kernel.fixed_bytes
+            time = kernel_time(
+                self._accelerator,
+                kernel.kind,
+                kernel.flops / n,
+                traffic / n,
+                kernel.shape,
+                kernel.dtype,
+                backward=backward,
+            )
+            self._known[key] = float(time.seconds) * n, time.grade
+        return self._known[key]
+
+    def _routed(self, kernel: Kernel, rows: Rows, *, backward: bool) -> tuple[Amount, str]:
+        """Time on each behaviour: work per row times its rows, and the weights of the experts that have any."""
+        total = rows.sum(axis=-1)
+        n = kernel.launches
+        time = kernel_time(
+            self._accelerator,
+            kernel.kind,
+            kernel.flops * total / n,
+            (kernel.bytes * total + kernel.fixed_bytes * (rows > 0).sum(axis=-1)) / n,
+            kernel.shape,
+            kernel.dtype,
+            rows=rows,
+            backward=backward,
+        )
+        return np.asarray(time.seconds, np.float64) * n, time.grade
+
+
+def adapters_of(operator: Operator, adapters: Mapping[str, Adapter]) -> tuple[Adapter, ...]:
+    """The adapters on the weights that *operator* uses."""
+    return tuple(adapters[name] for name in operator.weights if name in adapters)
+
+
+def _adapter_forward(adapter: Adapter, tokens: int) -> tuple[Kernel, ...]:
+    """Low-rank product h = x A, then y += h B."""
+    out, inner = adapter.parameter.shape[-2:]
+    return (_gemm(adapter, tokens, adapter.rank, inner), _gemm(adapter, tokens, out, adapter.rank))
+
+
+def _adapter_backward(adapter: Adapter, tokens: int) -> tuple[Kernel, ...]:
+    """Gradients of h, B, x and A, in that order: each moves as much as its forward gemm."""
+    out, inner = adapter.parameter.shape[-2:]
+    thin, wide = (adapter.rank, inner), (out, adapter.rank)
+    return tuple(_gemm(adapter, tokens, n, k) for n, k in (wide, wide, thin, thin))
+
+
+def _gemm(adapter: Adapter, tokens: int, n: int, k: int) -> Kernel:
+    """A gemm y [tokens, n] = x [tokens, k] W; on routed experts, work per row and one expert's weights."""
+    if adapter.parameter.role == "routed_expert":
+        return Kernel("grouped_gemm", 2.0 * n * k, 2.0 * (n + k), shape=(n, k), fixed_bytes=2.0 * n * k)
+    return Kernel("gemm", 2.0 * tokens * n * k, 2.0 * (tokens * k + k * n + tokens * n), shape=(tokens, n, k))

@@ -1,0 +1,110 @@
+"""The emitter: writes a program down, task after task, in the order in which the host issues them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from simulator.engine.task import Allocation, Quantity, Task
+from simulator.program.costs import Priced
+from simulator.program.network import Transfer
+
+COMPUTE = "compute"
+
+
+class Emitter:
+    """Tasks so far, and what the next ones belong to."""
+
+    def __init__(self, launch_ns: int) -> None:
+        self.tasks: list[Task] = []
+        self.phase = "forward"
+        self.layer = -1
+        self.micro_batch = -1
+        self._launch_ns = launch_ns
+        self._awaited: tuple[int, ...] = ()
+        self._held: dict[str, None] = {}
+
+    @property
+    def last(self) -> int:
+        """Position of the task written last."""
+        return len(self.tasks) - 1
+
+    @contextmanager
+    def at(self, *, phase: str, layer: int = -1) -> Iterator[None]:
+        """Write what follows as part of *phase* and *layer*."""
+        before = self.phase, self.layer
+        self.phase, self.layer = phase, layer
+        yield
+        self.phase, self.layer = before
+
+    def compute(self, name: str, kind: str, priced: Priced, *, allocates: Iterable[Allocation] = ()) -> int:
+        """A stretch of kernels on the compute stream; it waits for what was awaited since the last one."""
+        deps, self._awaited = self._awaited, ()
+        return self._write(
+            Task(
+                name,
+                COMPUTE,
+                kind,
+                priced.duration_ns,
+                deps=deps,
+                host_ns=priced.launches * self._launch_ns,
+                grade=priced.grade,
+            ),
+            allocates,
+        )
+
+    def transfer(
+        self,
+        name: str,
+        stream: str,
+        kind: str,
+        transfer: Transfer,
+        *,
+        deps: tuple[int, ...],
+        allocates: Iterable[Allocation] = (),
+    ) -> int:
+        """A collective on its own stream."""
+        task = Task(
+            name,
+            stream,
+            kind,
+            transfer.duration_ns,
+            deps=deps,
+            host_ns=self._launch_ns,
+            collective=transfer.collective,
+            grade=transfer.grade,
+        )
+        return self._write(task, allocates)
+
+    def await_(self, position: int) -> None:
+        """Make the next task of the compute stream wait for *position*."""
+        self._awaited = (*self._awaited, position)
+
+    def block_host(self) -> None:
+        """Make the host wait for the task written last."""
+        self.tasks[-1].blocks_host = True
+
+    def release(self, *keys: str, at: int | None = None) -> None:
+        """Release *keys* when the task written last, or the one *at* a position, is done."""
+        task = self.tasks[-1 if at is None else at]
+        task.releases = (*task.releases, *keys)
+        for key in keys:
+            del self._held[key]
+
+    def holds(self, key: str) -> bool:
+        """Whether *key* is allocated."""
+        return key in self._held
+
+    def _write(self, task: Task, allocates: Iterable[Allocation]) -> int:
+        task.phase, task.layer, task.micro_batch = self.phase, self.layer, self.micro_batch
+        task.allocates = tuple(a for a in allocates if isinstance(a.bytes, np.ndarray) or a.bytes > 0)
+        self._held.update(dict.fromkeys(a.key for a in task.allocates))
+        self.tasks.append(task)
+        return len(self.tasks) - 1
+
+
+def allocation(key: str, kind: str, size: Quantity) -> Allocation:
+    """Device memory of *size* bytes."""
+    return Allocation(key, kind, size)

@@ -1,0 +1,43 @@
+"""Expert load: what a routing table makes each rank compute and send.
+
+A table gives how popular each expert is in each layer. One micro-batch of every ep group follows it: ranks are assumed
+to send the same mix (their data is alike), and every ep group to see the same table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.parallel.folding import Folding
+from simulator.parallel.mesh import Mesh
+from simulator.routing.rows import rows_per_expert
+from simulator.routing.table import RoutingTable
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLoad:
+    """One MoE layer's load."""
+
+    rows: npt.NDArray[np.int64]
+    """Rows of each of its experts on each behaviour: [behaviours, experts on the rank]."""
+    sent_rows: npt.NDArray[np.float64]
+    """Rows from each ep rank (row) to each ep rank (column)."""
+
+    @property
+    def total_rows(self) -> npt.NDArray[np.int64]:
+        """Rows of each behaviour."""
+        total: npt.NDArray[np.int64] = self.rows.sum(axis=1)
+        return total
+
+
+def layer_load(
+    table: RoutingTable, moe_layer: int, *, tokens: int, top_k: int, mesh: Mesh, folding: Folding
+) -> LayerLoad:
+    """The load of the *moe_layer*-th MoE layer when every rank brings *tokens* tokens."""
+    rows = rows_per_expert(table, moe_layer, tokens * mesh.ep, top_k).reshape(mesh.ep, -1)
+    place = mesh.expert_rank()[folding.representative]
+    sent = np.broadcast_to(rows.sum(axis=1) / mesh.ep, (mesh.ep, mesh.ep))
+    return LayerLoad(rows[place], sent)

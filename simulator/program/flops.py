@@ -1,0 +1,42 @@
+"""Model FLOPs: the arithmetic that the step needs, without recomputation, for model FLOPs utilisation (MFU)."""
+
+from __future__ import annotations
+
+from simulator.model.architecture import Layer, MixtureOfExperts
+from simulator.model.operator import Operator
+from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
+from simulator.program.training_step import Job
+
+
+def model_flops(job: Job) -> float:
+    """FLOPs of one micro-batch on the mean rank: forward, gradients of inputs, and of weights where they are trained.
+
+    Adapters are left out: they are thin. The loss counts as the plain one, whatever variant recomputes logits.
+    """
+    trained = job.trained.lora_rank is None
+    tokens = job.workload.tokens
+    parts = [
+        *embedding_operators(job.architecture, job.workload),
+        *loss_operators(job.architecture, job.workload, "plain"),
+    ]
+    total = sum(_flops(operator, 1.0, trained=trained) for operator in parts)
+    known: dict[tuple[object, object, int], float] = {}
+    for layer in job.architecture.layers:
+        make = layer.mixer, layer.feed_forward, layer.residual_blocks
+        if make not in known:
+            operators = layer_operators(job.architecture, layer, job.workload)
+            known[make] = sum(_flops(op, _rows(layer, tokens), trained=trained) for op in operators)
+        total += known[make]
+    return total
+
+
+def _rows(layer: Layer, tokens: int) -> float:
+    """Routed rows of a rank under mean load."""
+    part = layer.feed_forward
+    return float(tokens * part.top_k) if isinstance(part, MixtureOfExperts) else 0.0
+
+
+def _flops(operator: Operator, routed_rows: float, *, trained: bool) -> float:
+    kernels = operator.forward + operator.backward + (operator.backward_weight if trained else ())
+    rows = routed_rows if operator.rows == "routed" else 1.0
+    return rows * sum(kernel.flops for kernel in kernels)

@@ -1,0 +1,168 @@
+"""FSDP2 as PyTorch runs it: gather before use, free after, reduce-scatter what was trained.
+
+Mechanism and memory follow PyTorch 2.14 `torch/distributed/fsdp/_fully_shard`: an all-gather into one flat buffer on
+its own stream, a copy-out into per-parameter storage on the compute stream, prefetch of the next unit right after that
+copy-out. In forward a unit's flat buffer lives until the next unit's copy-out, so three unsharded copies exist at the
+peak; in backward it is freed right after its own. A reduce-scatter takes its input in the reduce dtype while the
+unsharded gradients are still alive, and the next one waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.engine.task import Allocation
+from simulator.hardware.node import Operation
+from simulator.model.operator import Kernel
+from simulator.parallel.sharding import ShardGroup
+from simulator.program.costs import Costs, Priced
+from simulator.program.emitter import Emitter, allocation
+from simulator.program.network import Network, Transfer
+
+GATHER = "fsdp_gather"
+REDUCE = "fsdp_reduce"
+COMPUTE_BYTES = 2
+"""Bytes of a gathered element: parameters are computed with in bf16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is gathered and freed together: a layer's groups, or the root's."""
+
+    name: str
+    groups: tuple[ShardGroup, ...]
+
+
+class Fsdp:
+    """Writes the FSDP tasks of a program."""
+
+    def __init__(
+        self, emitter: Emitter, costs: Costs, network: Network, *, stored_bytes: int, reduce_bytes: int
+    ) -> None:
+        self._emitter = emitter
+        self._costs = costs
+        self._network = network
+        self._stored_bytes = stored_bytes
+        self._reduce_bytes = reduce_bytes
+        self._transfers: dict[tuple[str, str, float], Transfer | None] = {}
+        self._gathers: dict[str, list[int]] = {}
+        self._spent: list[str] = []
+        self._reduces: list[tuple[int, str]] = []
+        self._last_copy_out: tuple[int, ...] = ()
+
+    def gather(self, unit: Unit) -> None:
+        """Issue the all-gathers of *unit*, unless they are under way or done."""
+        if unit.name in self._gathers:
+            return
+        self._gathers[unit.name] = []
+        for group in self._copied(unit):
+            size = float(group.gathered_elements * COMPUTE_BYTES)
+            transfer = self._ring("all_gather", group.axis, size)
+            buffer = allocation(f"gathered.{group.name}", "gathered parameters", size)
+            if transfer is not None:
+                position = self._emitter.transfer(
+                    f"all-gather {group.name}",
+                    GATHER,
+                    "all_gather",
+                    transfer,
+                    deps=self._last_copy_out,
+                    allocates=[buffer],
+                )
+                self._gathers[unit.name].append(position)
+
+    def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
+        """Wait for the all-gathers of *unit* and copy out. *keep_buffers* until the next unit does so (forward)."""
+        groups = self._copied(unit)
+        if not groups:
+            return
+        self.gather(unit)
+        for position in self._gathers[unit.name]:
+            self._emitter.await_(position)
+        own = [key for key in (f"gathered.{group.name}" for group in groups) if self._emitter.holds(key)]
+        done = self._spent if keep_buffers else [*self._spent, *own]
+        self._spent = own if keep_buffers else []
+        copy = self._copy(2.0 * COMPUTE_BYTES * sum(g.gathered_elements for g in groups), launches=len(groups))
+        parameters = [
+            allocation(f"unsharded.{g.name}", "gathered parameters", float(g.elements * COMPUTE_BYTES)) for g in groups
+        ]
+        position = self._emitter.compute(f"copy-out {unit.name}", "copy", copy, allocates=parameters)
+        self._emitter.release(*done)
+        self._last_copy_out = (position,)
+
+    def reshard(self, unit: Unit) -> None:
+        """Free the unsharded parameters of *unit* after the task written last."""
+        self._emitter.release(*(f"unsharded.{group.name}" for group in self._copied(unit)))
+        self._gathers.pop(unit.name, None)
+
+    def drop_buffers(self) -> None:
+        """Free the all-gather buffers that the last unit of the forward pass kept."""
+        self._emitter.release(*self._spent)
+        self._spent = []
+
+    def gradients(self, unit: Unit) -> list[Allocation]:
+        """The unsharded gradients that the backward pass of *unit* makes."""
+        return [
+            allocation(f"gradients.{group.name}", "gradients", float(group.trained_elements * COMPUTE_BYTES))
+            for group in unit.groups
+            if group.trained_elements
+        ]
+
+    def reduce(self, unit: Unit) -> None:
+        """Reduce-scatter the gradients of *unit*, then all-reduce the shard between replicas."""
+        for group in unit.groups:
+            if group.trained_elements:
+                self._reduce_group(group)
+
+    def await_reductions(self) -> None:
+        """Make the next task of the compute stream wait for the reductions under way."""
+        for position, _ in self._reduces:
+            self._emitter.await_(position)
+
+    def free_inputs(self) -> None:
+        """Free the inputs of the reductions that the task written last has waited for."""
+        self._emitter.release(*(key for _, key in self._reduces))
+        self._reduces = []
+
+    def _reduce_group(self, group: ShardGroup) -> None:
+        emitter = self._emitter
+        padded = group.trained_shard * group.ranks
+        size = float(padded * self._reduce_bytes)
+        self.await_reductions()
+        key = f"reduce.{group.name}"
+        traffic = float(group.trained_elements * COMPUTE_BYTES) + size
+        copy_in = emitter.compute(
+            f"copy-in {group.name}", "copy", self._copy(traffic), allocates=[allocation(key, "reduce buffers", size)]
+        )
+        self.free_inputs()
+        emitter.release(f"gradients.{group.name}")
+        position = copy_in
+        output = allocation(f"reduced.{group.name}", "reduce buffers", float(group.trained_shard * self._reduce_bytes))
+        steps: tuple[tuple[Operation, str, float], ...] = (
+            ("reduce_scatter", group.axis, size),
+            ("all_reduce", "dp_replicate", float(group.trained_shard * self._reduce_bytes)),
+        )
+        for operation, axis, moved in steps:
+            transfer = self._ring(operation, axis, moved)
+            if transfer is not None:
+                name = f"{operation.replace('_', '-')} {group.name}"
+                held = [] if emitter.holds(output.key) else [output]
+                position = emitter.transfer(name, REDUCE, operation, transfer, deps=(position,), allocates=held)
+        if emitter.holds(output.key):
+            emitter.release(output.key)
+        self._reduces = [(position, key)]
+
+    def _copied(self, unit: Unit) -> tuple[ShardGroup, ...]:
+        """Groups whose parameters are not simply resident as they are computed with."""
+        return tuple(
+            g for g in unit.groups if g.ranks > 1 or (g.trained_elements and self._stored_bytes != COMPUTE_BYTES)
+        )
+
+    def _ring(self, operation: Operation, axis: str, size: float) -> Transfer | None:
+        key = operation, axis, size
+        if key not in self._transfers:
+            self._transfers[key] = self._network.ring(operation, axis, size)
+        return self._transfers[key]
+
+    def _copy(self, traffic_bytes: float, launches: int = 1) -> Priced:
+        seconds = self._costs.seconds(Kernel("copy", 0.0, traffic_bytes, launches=launches))
+        return Priced(max(1, round(seconds * 1e9)), launches, "measured")

@@ -1,0 +1,156 @@
+"""The code of one layer: its operators, priced, and written down as tasks in forward and backward order.
+
+Between operators one result is alive: an operator's output is freed when the next one has read it, unless autograd
+saves it. Tensors that autograd keeps are taken by the forward (or the recomputed forward) and freed by the backward
+pass of their operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.engine.task import Allocation, Quantity
+from simulator.model.operator import Kernel, Operator
+from simulator.parallel.sharding import Adapter
+from simulator.program.costs import Costs, Priced, adapters_of
+from simulator.program.emitter import Emitter, allocation
+from simulator.program.expert_load import LayerLoad
+from simulator.program.network import Network, Transfer
+
+ALL_TO_ALL = "all_to_all"
+EXCHANGES = ("dispatch", "combine")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator of the layer, priced."""
+
+    name: str
+    kind: str
+    forward: Priced
+    backward: Priced
+    output_bytes: Quantity
+    workspace_bytes: Quantity
+    backward_workspace_bytes: Quantity
+    saved_bytes: Quantity
+    send: Transfer | None = None
+    """For dispatch and combine: the all-to-all forward, and back in the backward pass."""
+    send_back: Transfer | None = None
+
+    @property
+    def output_kind(self) -> str:
+        """What its output counts as in the ledger."""
+        return "communication buffers" if self.name in EXCHANGES else "workspace"
+
+
+class Pricer:
+    """Prices the operators of layers."""
+
+    def __init__(self, costs: Costs, network: Network, *, tokens: int, all_trained: bool) -> None:
+        self._costs = costs
+        self._network = network
+        self._tokens = tokens
+        self._all_trained = all_trained
+
+    def step(self, operator: Operator, adapters: dict[str, Adapter], load: LayerLoad | None) -> Step:
+        """Price *operator*; *load* is there for layers with routed experts."""
+        carried = adapters_of(operator, adapters)
+        rows = load.rows if load is not None else None
+        routed = load if operator.rows == "routed" else None
+        per_row: Quantity = routed.total_rows.astype(np.float64) if routed is not None else 1.0
+        low_rank = sum(2.0 * self._tokens * a.rank for a in carried)
+        exchanged = load if operator.name in EXCHANGES else None
+        return Step(
+            name=operator.name,
+            kind=_kind(operator),
+            forward=self._costs.forward(operator, carried, self._tokens, rows),
+            backward=self._costs.backward(operator, carried, self._tokens, rows, trained=self._all_trained),
+            output_bytes=operator.output_bytes * per_row,
+            workspace_bytes=operator.workspace_bytes * per_row,
+            backward_workspace_bytes=operator.backward_workspace_bytes * per_row,
+            saved_bytes=self._saved(operator, bool(carried)) * per_row + low_rank,
+            send=self._exchange(operator, exchanged, back=False),
+            send_back=self._exchange(operator, exchanged, back=True),
+        )
+
+    def _saved(self, operator: Operator, adapted: bool) -> float:
+        """Bytes kept for backward: inputs that only a weight's gradient needs go when nothing there is trained."""
+        learns = self._all_trained or adapted
+        return sum(t.bytes for t in operator.saved if learns or t.needed_for == "input_gradient")
+
+    def _exchange(self, operator: Operator, load: LayerLoad | None, *, back: bool) -> Transfer | None:
+        """Dispatch sends rows to their experts and combine brings them home; backward reverses both."""
+        if load is None:
+            return None
+        sent = load.sent_rows * operator.payload_bytes
+        homeward = (operator.name == "combine") != back
+        return self._network.exchange(sent.T if homeward else sent)
+
+
+class LayerCode:
+    """Writes the tasks of one layer."""
+
+    def __init__(self, emitter: Emitter, steps: list[Step]) -> None:
+        self._emitter = emitter
+        self._steps = steps
+
+    def forward(self, tag: str, *, keep: bool, first: list[Allocation] | None = None) -> None:
+        """Write the forward pass; *keep* what autograd needs. The first task also takes *first*."""
+        alive = ""
+        for number, step in enumerate(self._steps):
+            takes = list(first or []) if number == 0 else []
+            if keep:
+                takes.append(allocation(f"{tag}.saved.{number}", _saved_kind(step), step.saved_bytes))
+            output = allocation(f"{tag}.out.{number}", step.output_kind, step.output_bytes)
+            scratch = allocation(f"{tag}.scratch.{number}", "workspace", step.workspace_bytes)
+            self._run(step, step.forward, step.send, [*takes, output, scratch], blocks_host=step.name == "dispatch")
+            self._free(scratch.key, alive)
+            alive = output.key
+        self._free(alive)
+
+    def backward(self, tag: str, first: list[Allocation] | None = None) -> None:
+        """Write the backward pass, from the last operator to the first."""
+        alive = ""
+        for number in reversed(range(len(self._steps))):
+            step = self._steps[number]
+            before = self._steps[max(number - 1, 0)]
+            gradient = allocation(f"{tag}.grad.{number}", step.output_kind, before.output_bytes)
+            scratch = allocation(f"{tag}.scratch.{number}", "workspace", step.backward_workspace_bytes)
+            takes = list(first or []) if number == len(self._steps) - 1 else []
+            self._run(step, step.backward, step.send_back, [*takes, gradient, scratch], blocks_host=False)
+            self._free(scratch.key, alive, f"{tag}.saved.{number}")
+            alive = gradient.key
+        self._free(alive)
+
+    def _run(
+        self, step: Step, priced: Priced, send: Transfer | None, takes: list[Allocation], *, blocks_host: bool
+    ) -> None:
+        emitter = self._emitter
+        if step.name not in EXCHANGES:
+            emitter.compute(step.name, step.kind, priced, allocates=takes)
+            return
+        ready = emitter.compute(f"{step.name} ready", "copy", priced, allocates=[] if send else takes)
+        if send is not None:
+            if blocks_host:
+                emitter.block_host()
+            sent = emitter.transfer(step.name, ALL_TO_ALL, ALL_TO_ALL, send, deps=(ready,), allocates=takes)
+            emitter.await_(sent)
+
+    def _free(self, *keys: str) -> None:
+        self._emitter.release(*(key for key in keys if self._emitter.holds(key)))
+
+
+def _saved_kind(step: Step) -> str:
+    return "logits" if step.kind == "loss" else "saved activations"
+
+
+def _kind(operator: Operator) -> str:
+    """The kind of the kernel that moves or computes most."""
+
+    def weight(kernel: Kernel) -> float:
+        return max(kernel.flops / 200.0, kernel.bytes)
+
+    kernels = operator.forward or operator.backward
+    return max(kernels, key=weight).kind if kernels else "copy"
