@@ -23,7 +23,7 @@ def locate(name: str, *, kind: str, folder: Path, shipped_in: tuple[str, ...], s
     home = shipped(*shipped_in)
     for base in (folder, Path(), home):
         for candidate in (base / name, *(base / f"{name}{suffix}" for suffix in suffixes)):
-            if _is_file(candidate):
+            if exists(candidate) and candidate.is_file():
                 return candidate
     known = sorted(path.name.removesuffix(suffix) for suffix in suffixes for path in home.glob(f"*{suffix}"))
     short = name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "..."
@@ -32,9 +32,9 @@ def locate(name: str, *, kind: str, folder: Path, shipped_in: tuple[str, ...], s
     raise FileNotFoundError(f"no {kind} {short!r}{hint}: neither a file nor one of the shipped: {', '.join(known)}")
 
 
-def _is_file(path: Path) -> bool:
-    """Names too long for the file system, or with a NUL in them, are no files rather than errors."""
+def exists(path: Path) -> bool:
+    """Whether there is something at *path*. A name that no file system could hold exists nowhere, and is no error."""
     try:
-        return path.is_file()
+        return path.exists()
     except (OSError, ValueError):
         return False

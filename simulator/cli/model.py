@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simulator.cli.guard import Answer, conclude
 from simulator.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from simulator.model.architecture import Architecture
+    from simulator.model.census import Census
 
 
 def model(
@@ -27,12 +33,37 @@ def model(
 def _answer(config: str) -> Answer:
     from simulator.model.census import census
     from simulator.model.config import read_architecture
-    from simulator.report.tables import model_table
-    from simulator.shipped import locate
+
+    architecture = read_architecture(_find(config))
+    counts = census(architecture)
+    value = {
+        "model_type": architecture.model_type,
+        "total_parameters": counts.total_parameters,
+        "active_parameters": counts.active_parameters,
+        "bytes_bf16": counts.bytes_bf16,
+        "layers": len(architecture.layers),
+        "unknown_fields": list(architecture.unknown_fields),
+        "approximations": list(architecture.approximations),
+    }
+    return Answer(value, lambda: _screen(counts, architecture))
+
+
+def _find(config: str) -> Path:
+    """What exists is taken as it is, so that reading it tells what is wrong with it."""
+    from simulator.shipped import exists, locate
 
     path = Path(config)
-    if not config or not path.exists():
-        path = locate(config, kind="model", folder=Path(), shipped_in=("scenarios", "models"), suffixes=(".json",))
-    architecture = read_architecture(path)
-    result = census(architecture)
-    return Answer(result, lambda: model_table(result))
+    if config and exists(path):
+        return path
+    return locate(config, kind="model", folder=Path(), shipped_in=("scenarios", "models"), suffixes=(".json",))
+
+
+def _screen(counts: Census, architecture: Architecture) -> RenderableType:
+    from rich.console import Group
+    from rich.markup import escape
+
+    from simulator.report.tables import model_table
+
+    notes = [f"Approximated: {sentence}" for sentence in architecture.approximations]
+    notes += [f"Nothing reads the field {name!r}." for name in architecture.unknown_fields]
+    return Group(model_table(counts), *("", *map(escape, notes)) if notes else ())

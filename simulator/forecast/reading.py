@@ -10,7 +10,7 @@ from pathlib import Path
 
 from simulator.documents import Document, InvalidDocument, Problem, in_order, read
 from simulator.forecast.scenario import Scenario
-from simulator.shipped import locate
+from simulator.shipped import exists, locate
 
 _NOT_SIMULATED_YET = ("tp", "cp", "pp", "etp")
 _SUFFIXES = (".yaml", ".yml")
@@ -31,11 +31,11 @@ def read_scenario(name: str, overrides: Sequence[str] = ()) -> tuple[Scenario, P
 
 def find_scenario(name: str) -> Path:
     """The file that *name* means. What exists is taken as it is, so that reading it tells what is wrong with it."""
+    if name and exists(Path(name)):
+        return Path(name)
     try:
-        if name and Path(name).exists():
-            return Path(name)
         return locate(name, kind="scenario", folder=Path(), shipped_in=("scenarios",), suffixes=_SUFFIXES)
-    except (OSError, ValueError) as error:
+    except FileNotFoundError as error:
         raise InvalidDocument([Problem("", None, "", str(error))]) from None
 
 
