@@ -45,8 +45,8 @@ class Accelerator:
 
     id: str
     sheet: AcceleratorSheet
-    curves: Mapping[str, Curve]
-    """By kind of kernel; a curve whose `part` is another id is carried over from that part."""
+    curves: Mapping[str, tuple[Curve, ...]]
+    """By kind of kernel, own first; a curve whose `part` is another id is carried over from that part."""
 
     @property
     def hbm_capacity_bytes(self) -> float:

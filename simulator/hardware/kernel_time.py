@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.curve import Curve, Floats, Series, pick
+from simulator.hardware.curve import Curve, Floats, Series, choose, pick
 from simulator.hardware.figure import Grade
 
 SPREAD_OF_SCALING = 0.2
@@ -31,6 +31,21 @@ class KernelTime:
     grade: Grade
     spread: float
     """Relative half-width of about two thirds confidence."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What is to be priced, in arrays."""
+
+    accelerator: Accelerator
+    kind: str
+    flops: Floats
+    bytes: Floats
+    shape: tuple[int, ...]
+    dtype: str
+    rows: Floats | None
+    backward: bool
 
 
 def kernel_time(
@@ -51,61 +66,62 @@ def kernel_time(
     No work takes no time. Raise :exc:`UnsupportedDtypeError` for arithmetic in a format that the part lacks, and
     :exc:`KeyError` for a kind that no curve is known for.
     """
-    curve = _curve(accelerator, kind)
     flops_, bytes_ = np.broadcast_arrays(np.asarray(flops, float), np.asarray(bytes, float))
-    head_dim = shape[1] if kind == "attention" and len(shape) == 3 else None
-    exact = True
-    compute = memory = np.zeros_like(flops_)
+    rows_ = None if rows is None else np.asarray(rows, float)
+    ask = _Ask(accelerator, kind, flops_, bytes_, shape, dtype, rows_, backward)
+    curve = choose(_curves(accelerator, kind), dtype, backward=backward)
+    memory = binding = _pick(ask, curve.memory)
+    slower_s = memory_s = bytes_ / (accelerator.hbm_bandwidth_bytes_per_s * _share(ask, memory))
     if curve.compute and flops_.any():
-        series = pick(curve.compute, dtype=dtype, backward=backward, head_dim=head_dim)
-        exact = series.dtype in {None, dtype} and series.backward == backward
-        share = series.share(_size(series, flops_, bytes_, shape, rows))
-        compute = flops_ * _padding(curve, rows) / (accelerator.peak_flops_per_s(dtype) * share)
-    if curve.memory:
-        series = pick(curve.memory, dtype=dtype, backward=backward, head_dim=head_dim)
-        share = series.share(_size(series, flops_, bytes_, shape, rows))
-        memory = bytes_ / (accelerator.hbm_bandwidth_bytes_per_s * share)
-    work = (flops_ > 0) | (bytes_ > 0)
-    seconds = np.where(work, np.maximum(compute, memory) + curve.overhead, 0.0)
-    carried = curve.part != accelerator.id or not exact
-    grade: Grade = "scaled" if carried and curve.grade == "measured" else curve.grade
-    spread = float(np.hypot(curve.spread, SPREAD_OF_SCALING)) if carried else curve.spread
-    return KernelTime(seconds, grade, spread)
+        compute = _pick(ask, curve.compute)
+        compute_s = flops_ * _rounding(ask, curve) / (accelerator.peak_flops_per_s(dtype) * _share(ask, compute))
+        slower_s = np.maximum(compute_s, memory_s)
+        binding = compute if compute_s.sum() > memory_s.sum() else memory
+    seconds = np.where((flops_ > 0) | (bytes_ > 0), slower_s + curve.overhead, 0.0)
+    return KernelTime(seconds, *_trust(ask, curve, binding), curve.source)
 
 
-def _curve(accelerator: Accelerator, kind: str) -> Curve:
-    curve = accelerator.curves.get(kind)
-    if curve is None:
+def _curves(accelerator: Accelerator, kind: str) -> tuple[Curve, ...]:
+    curves = accelerator.curves.get(kind)
+    if not curves:
         near = difflib.get_close_matches(kind, accelerator.curves, n=1)
         known = ", ".join(sorted(accelerator.curves)) or "none"
         hint = f"; did you mean {near[0]}?" if near else ""
         raise KeyError(f"no curve prices a kernel of kind {kind!r} on {accelerator.id}: there are {known}{hint}")
-    return curve
+    return curves
 
 
-def _size(series: Series, flops: Floats, bytes_: Floats, shape: tuple[int, ...], rows: ArrayLike | None) -> Floats:
-    if series.by == "flops":
-        return flops
-    if series.by == "bytes":
-        return bytes_
-    if series.by == "length":
-        return np.asarray(shape[-1] if shape else np.inf, float)
-    return _mean_rows(rows)
+def _pick(ask: _Ask, series: tuple[Series, ...]) -> Series:
+    head_dim = ask.shape[1] if ask.kind == "attention" and len(ask.shape) == 3 else None
+    return pick(series, ask.dtype, backward=ask.backward, head_dim=head_dim)
 
 
-def _mean_rows(rows: ArrayLike | None) -> Floats:
-    """Rows of the experts that have any, averaged; without *rows* the experts count as well filled."""
-    if rows is None:
-        return np.asarray(np.inf)
-    rows_ = np.asarray(rows, float)
-    return np.asarray(rows_.sum(axis=-1) / np.maximum((rows_ > 0).sum(axis=-1), 1))
+def _share(ask: _Ask, series: Series) -> Floats:
+    length = np.asarray(ask.shape[-1] if ask.shape else np.inf, float)
+    share = series.share({"flops": ask.flops, "bytes": ask.bytes, "length": length}[series.by])
+    if series.half_depth and ask.shape:
+        depth = ask.shape[-1]
+        return share * depth / (depth + series.half_depth)
+    return share
 
 
-def _padding(curve: Curve, rows: ArrayLike | None) -> Floats:
-    """Rows computed over rows asked for: each expert's are rounded up to whole tiles."""
-    if rows is None:
+def _rounding(ask: _Ask, curve: Curve) -> Floats:
+    """Arithmetic done over asked for: rows rounded up to tiles, and tiles to waves over the compute units."""
+    if curve.tile is None or ask.rows is None:
         return np.asarray(1.0)
-    rows_ = np.asarray(rows, float)
-    padded = np.ceil(rows_ / curve.tile_rows).sum(axis=-1) * curve.tile_rows
-    asked = rows_.sum(axis=-1)
-    return np.where(asked > 0, padded / np.maximum(asked, 1), 1.0)
+    high = np.ceil(ask.rows / curve.tile.rows).sum(axis=-1)
+    wide = -(-ask.shape[0] // curve.tile.columns)
+    units = ask.accelerator.sheet.sm_count
+    wave = units.value if units else 1.0
+    done = np.ceil(high * wide / wave) * wave / wide * curve.tile.rows
+    asked = ask.rows.sum(axis=-1)
+    return np.where(asked > 0, done / np.maximum(asked, 1), 1.0)
+
+
+def _trust(ask: _Ask, curve: Curve, binding: Series) -> tuple[Grade, float]:
+    """The grade and spread of a price: what was measured elsewhere, or in another format or direction, is scaled."""
+    grade = binding.grade or curve.grade
+    if curve.part == ask.accelerator.id and all(binding.suits(ask.dtype, backward=ask.backward)):
+        return grade, curve.spread
+    carried: Grade = "scaled" if grade == "measured" else grade
+    return carried, float(np.hypot(curve.spread, SPREAD_OF_SCALING))

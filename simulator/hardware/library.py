@@ -46,11 +46,11 @@ def load_accelerator(name: str, folder: Path) -> Accelerator:
     """
     path = _find(name, "accelerators", "accelerator", folder)
     sheet = documents.load(path, AcceleratorSheet)
-    curves: dict[str, Curve] = {}
+    curves: dict[str, tuple[Curve, ...]] = {}
     for part in (path.stem, *sheet.curves):
         for file in sorted(shipped(_HOME, "measured", part).glob("*.yaml")):
             curve = documents.load(file, Curve)
-            curves.setdefault(curve.kind, curve)
+            curves[curve.kind] = (*curves.get(curve.kind, ()), curve)
     return Accelerator(path.stem, sheet, curves)
 
 
