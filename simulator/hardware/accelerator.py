@@ -63,6 +63,10 @@ class Accelerator:
         """Host time of one eager kernel launch."""
         return self.sheet.kernel_launch.value
 
+    def has_format(self, dtype: str) -> bool:
+        """Whether the part does arithmetic in *dtype*, as far as is on record."""
+        return dtype in self.sheet.dense_flops_per_s
+
     def peak_flops_per_s(self, dtype: str) -> float:
         """Dense peak in *dtype*. Raise :exc:`UnsupportedDtypeError`, with the formats there are, if there is none."""
         figure = self.sheet.dense_flops_per_s.get(dtype)

@@ -7,7 +7,7 @@ gradients backward, and keeps the input and the low-rank product (LoRA: Hu et al
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,7 @@ class Costs:
         """Time of *launches* equal kernels that share the work given."""
         key = (kernel, backward)
         if key not in self._known:
+            kernel = self._in_known_format(kernel)
             n = kernel.launches
             traffic = kernel.bytes + kernel.fixed_bytes
             time = kernel_time(
@@ -96,6 +97,7 @@ class Costs:
     def _routed(self, kernel: Kernel, rows: Rows, *, backward: bool) -> tuple[Amount, str]:
         """Time on each behaviour: work per row times its rows, and the weights of the experts that have any."""
         total = rows.sum(axis=-1)
+        kernel = self._in_known_format(kernel)
         n = kernel.launches
         time = kernel_time(
             self._accelerator,
@@ -108,6 +110,12 @@ class Costs:
             backward=backward,
         )
         return np.asarray(time.seconds, np.float64) * n, time.grade
+
+    def _in_known_format(self, kernel: Kernel) -> Kernel:
+        """The kernel as a part without fp8 runs it: in bf16, on operands twice as wide."""
+        if kernel.dtype != "fp8" or self._accelerator.has_format("fp8"):
+            return kernel
+        return replace(kernel, dtype="bf16", bytes=2 * kernel.bytes, fixed_bytes=2 * kernel.fixed_bytes)
 
 
 def adapters_of(operator: Operator, adapters: Mapping[str, Adapter]) -> tuple[Adapter, ...]:

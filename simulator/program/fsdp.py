@@ -113,12 +113,17 @@ class Fsdp:
             if group.trained_elements:
                 self._reduce_group(group)
 
-    def await_reductions(self) -> None:
+    def finish_backward(self) -> None:
+        """Wait for the last reduction and free its input, as the root does when its backward pass is over."""
+        self._await_reductions()
+        self._free_inputs()
+
+    def _await_reductions(self) -> None:
         """Make the next task of the compute stream wait for the reductions under way."""
         for position, _ in self._reduces:
             self._emitter.await_(position)
 
-    def free_inputs(self) -> None:
+    def _free_inputs(self) -> None:
         """Free the inputs of the reductions that the task written last has waited for."""
         self._emitter.release(*(key for _, key in self._reduces))
         self._reduces = []
@@ -127,13 +132,13 @@ class Fsdp:
         emitter = self._emitter
         padded = group.trained_shard * group.ranks
         size = float(padded * self._reduce_bytes)
-        self.await_reductions()
+        self._await_reductions()
         key = f"reduce.{group.name}"
         traffic = float(group.trained_elements * COMPUTE_BYTES) + size
         copy_in = emitter.compute(
             f"copy-in {group.name}", "copy", self._copy(traffic), allocates=[allocation(key, "reduce buffers", size)]
         )
-        self.free_inputs()
+        self._free_inputs()
         emitter.release(f"gradients.{group.name}")
         position = copy_in
         output = allocation(f"reduced.{group.name}", "reduce buffers", float(group.trained_shard * self._reduce_bytes))

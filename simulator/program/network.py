@@ -99,9 +99,9 @@ class Network:
 
     def _first_step_s(self, operation: Operation, inner_members: npt.NDArray[np.int64]) -> Amounts:
         collective = self._cluster.node.scale_up.collectives.get(operation)
-        if collective is None:
-            return np.full(len(inner_members), self._cluster.levels[0].latency_s)
-        return collective.start.value + (inner_members - 1) * collective.step.value
+        start_s = collective.start.value if collective else self._cluster.levels[0].latency_s
+        step_s = collective.step.value if collective else 0.0
+        return np.asarray(start_s + (inner_members - 1) * step_s, np.float64)
 
     def _ring_latency_s(self, operation: Operation, within: npt.NDArray[np.int64]) -> Amounts:
         """The ring's steps: those inside the scale-up domain, and one out of each further domain it passes."""

@@ -207,13 +207,12 @@ class _Writer:
             embedding.backward("embedding")
             fsdp.reshard(self._root)
             fsdp.reduce(self._root)
+            fsdp.finish_backward()
 
     def optimizer(self, priced: Priced) -> None:
         """Update the parameters once every gradient is reduced."""
         with self._emitter.at(phase="optimizer"):
-            self._fsdp.await_reductions()
             self._emitter.compute("optimizer", "optimizer", priced)
-            self._fsdp.free_inputs()
 
     def _gather_ahead(self, number: int, direction: int) -> None:
         """Issue the gathers of the next layers in *direction*."""

@@ -1,0 +1,133 @@
+"""Does it fit, and if not, what would make it fit.
+
+The ledger needs no simulation, so many changes can be tried: one setting at a time, then all memory-saving settings
+together, then more accelerators. Those that fit are simulated and ordered by the price of a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from simulator.documents import InvalidDocument
+from simulator.forecast.assembly import assemble_job
+from simulator.forecast.errors import Refused
+from simulator.forecast.forecast import forecast
+from simulator.forecast.memory import MemoryForecast, remember
+from simulator.forecast.scenario import Scenario
+from simulator.program.training_step import TrainingStep
+
+Change = dict[str, Any]
+"""Values by path, as `--set` takes them."""
+MOST_SUGGESTIONS = 4
+MOST_DOUBLINGS = 6
+
+
+def fit(scenario: Scenario, folder: Path) -> dict[str, Any]:
+    """Memory of *scenario* against capacity: the keys of `rackcast fit --json`."""
+    memory = memory_of(scenario, folder)
+    fits = memory.verdict != "does not fit"
+    return {
+        "scenario": scenario.name,
+        "fits": fits,
+        "verdict": memory.verdict,
+        "memory": memory.summary(),
+        "suggestions": [] if fits else _suggestions(scenario, folder),
+    }
+
+
+def memory_of(scenario: Scenario, folder: Path) -> MemoryForecast:
+    """The ledger of one micro-batch: further ones take no more."""
+    job = assemble_job(scenario, folder)
+    return remember(TrainingStep(job).program(1), job.cluster, job.folding.behaviours)
+
+
+def _suggestions(scenario: Scenario, folder: Path) -> list[dict[str, Any]]:
+    """The changes that make it fit, cheapest token first."""
+    found = []
+    for change in _that_fit(scenario, folder):
+        summary = forecast(changed(scenario, change), folder).summary
+        found.append(
+            {
+                "change": " ".join(f"{path}={_spelled(value)}" for path, value in change.items()),
+                "peak_bytes": summary["memory"]["hbm"]["peak_bytes"],
+                "step_time_s": summary["step_time_s"]["p50"],
+                "accelerator_s_per_1m_tokens": 1e6 / summary["tokens_per_s_per_accelerator"],
+            }
+        )
+    return sorted(found, key=lambda item: float(item["accelerator_s_per_1m_tokens"]))
+
+
+def _that_fit(scenario: Scenario, folder: Path) -> list[Change]:
+    """Single settings that suffice, then the fewest accelerators that do, with and without the other settings."""
+    settings = list(_settings(scenario))
+    together = {path: value for change in settings if "training.lora" not in change for path, value in change.items()}
+    fitting = [change for change in settings if _fits(scenario, folder, change)]
+    if not fitting and len(settings) > 1 and _fits(scenario, folder, together):
+        fitting.append(together)
+    for kept in ({}, together) if together else ({},):
+        for grown in _grown(scenario):
+            if _fits(scenario, folder, kept | grown):
+                fitting.append(kept | grown)
+                break
+    return fitting[:MOST_SUGGESTIONS]
+
+
+def _settings(scenario: Scenario) -> Iterator[Change]:
+    """Settings of the same job on the same machines that save memory, least intrusive first."""
+    training = scenario.training
+    if not training.fsdp.reshard_after_forward:
+        yield {"training.fsdp.reshard_after_forward": True}
+    if training.loss != "cut":
+        yield {"training.loss": "cut"}
+    if training.recompute != "full":
+        yield {"training.recompute": "full"}
+    if training.micro_batch_sequences > 1:
+        yield {"training.micro_batch_sequences": 1}
+    if training.lora is None and (training.optimizer.state_dtype != "bf16" or training.optimizer.master_weights):
+        yield {"training.optimizer.state_dtype": "bf16", "training.optimizer.master_weights": False}
+    if training.lora is None:
+        yield {"training.lora": {"rank": 8, "targets": ["attention"]}}
+
+
+def _grown(scenario: Scenario) -> Iterator[Change]:
+    """Twice the accelerators, and again: the parameters sharded over more, the batch as large as it must be."""
+    training = scenario.training
+    for doubling in range(1, MOST_DOUBLINGS + 1):
+        factor = 2**doubling
+        shard = scenario.parallel.dp_shard * factor
+        change: Change = {"cluster.accelerators": scenario.cluster.accelerators * factor, "parallel.dp_shard": shard}
+        once = shard * scenario.parallel.dp_replicate * training.micro_batch_sequences
+        if training.global_batch_sequences % once:
+            change["training.global_batch_sequences"] = -(-training.global_batch_sequences // once) * once
+        yield change
+
+
+def _fits(scenario: Scenario, folder: Path, change: Change) -> bool:
+    """Whether *scenario* with *change* is a valid job that fits."""
+    try:
+        return memory_of(changed(scenario, change), folder).verdict != "does not fit"
+    except (Refused, InvalidDocument):
+        return False
+
+
+def changed(scenario: Scenario, change: Change) -> Scenario:
+    """*scenario* with the values of *change* in place of its own."""
+    content = scenario.model_dump(exclude_unset=True)
+    for path, value in change.items():
+        *sections, name = path.split(".")
+        part = content
+        for section in sections:
+            part = part.setdefault(section, {})
+        part[name] = value
+    return Scenario.model_validate(content)
+
+
+def _spelled(value: Any) -> str:
+    """A value as `--set` reads it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_spelled(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
