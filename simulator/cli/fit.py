@@ -15,11 +15,12 @@ def fit(scenario: ScenarioName, changes: Changes = None, as_json: AsJson = False
 
 
 def _answer(name: str, changes: list[str]) -> Answer:
-    from simulator.forecast.reading import read_scenario
+    from simulator.forecast.reading import open_scenario, placing
 
-    scenario, folder = read_scenario(name, changes)
-    from simulator.forecast.forecast import fit as fit_scenario
+    document, folder = open_scenario(name, changes)
+    from simulator.forecast.fitting import fit as fit_scenario
     from simulator.report.tables import fit_table
 
-    result = fit_scenario(scenario, folder)
+    with placing(document):
+        result = fit_scenario(document.content, folder)
     return Answer(result, lambda: fit_table(result), DONE if result["fits"] else DOES_NOT_FIT)

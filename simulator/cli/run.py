@@ -33,17 +33,17 @@ def run(
 
 
 def _answer(name: str, changes: list[str], out: Path | None, fold: bool) -> Answer:
-    from simulator.forecast.reading import read_scenario
+    from simulator.forecast.reading import open_scenario, placing
 
-    scenario, folder = read_scenario(name, changes)
-    out = out or Path("out") / scenario.name
+    document, folder = open_scenario(name, changes)
+    out = out or Path("out") / document.content.name
     _check_folder(out)
     from simulator.forecast.forecast import forecast
     from simulator.report import write_all
     from simulator.report.tables import summary_table
 
-    with _progress() as progress:
-        result = forecast(scenario, folder, fold=fold, progress=progress)
+    with placing(document), _progress() as progress:
+        result = forecast(document.content, folder, fold=fold, progress=progress)
     files = write_all(result, out)
     say(f"wrote {', '.join(sorted(file.name for file in files))} into {out}")
     return Answer(result.summary, lambda: summary_table(result.summary))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.documents import InvalidDocument
-from simulator.forecast.assembly import assemble_job
+from simulator.forecast.assembly import assemble_job, micro_batches
 from simulator.forecast.errors import Refused
 from simulator.forecast.forecast import forecast
 from simulator.forecast.memory import MemoryForecast, remember
@@ -38,9 +38,10 @@ def fit(scenario: Scenario, folder: Path) -> dict[str, Any]:
 
 
 def memory_of(scenario: Scenario, folder: Path) -> MemoryForecast:
-    """The ledger of one micro-batch: further ones take no more."""
+    """The ledger of two micro-batches, the second beside the gradients of the first: further ones take no more."""
     job = assemble_job(scenario, folder)
-    return remember(TrainingStep(job).program(1), job.cluster, job.folding.behaviours)
+    program = TrainingStep(job).program(min(2, micro_batches(scenario)))
+    return remember(program, job.cluster, job.folding.behaviours)
 
 
 def _suggestions(scenario: Scenario, folder: Path) -> list[dict[str, Any]]:

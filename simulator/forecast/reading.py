@@ -6,9 +6,11 @@ What needs the model or the hardware to judge is checked where those are known.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from simulator.documents import Document, InvalidDocument, Problem, in_order, read
+from simulator.forecast.errors import Refused
 from simulator.forecast.scenario import Scenario
 from simulator.shipped import exists, locate
 
@@ -21,12 +23,35 @@ def read_scenario(name: str, overrides: Sequence[str] = ()) -> tuple[Scenario, P
 
     *overrides* are texts such as "parallel.ep=64". Raise :exc:`InvalidDocument` with all problems at once.
     """
+    document, folder = open_scenario(name, overrides)
+    return document.content, folder
+
+
+def open_scenario(name: str, overrides: Sequence[str] = ()) -> tuple[Document[Scenario], Path]:
+    """As :func:`read_scenario`, keeping the places of the values for :func:`placing`."""
     path = find_scenario(name)
     document = read(path, Scenario, overrides)
     problems = in_order(_problems(document))
     if problems:
         raise InvalidDocument(problems)
-    return document.content, path.parent
+    return document, path.parent
+
+
+@contextmanager
+def placing(document: Document[Scenario]) -> Iterator[None]:
+    """Turn a :exc:`Refused` of the block into an :exc:`InvalidDocument` that gives file and line of each value.
+
+    Its messages start with the dotted path of the value: "parallel.ep: found 64, ...".
+    """
+    try:
+        yield
+    except Refused as error:
+        raise InvalidDocument(in_order(_placed(document, message) for message in error.messages)) from None
+
+
+def _placed(document: Document[Scenario], message: str) -> Problem:
+    where, colon, rest = message.partition(": ")
+    return document.problem(where, rest) if colon and " " not in where else document.problem("", message)
 
 
 def find_scenario(name: str) -> Path:
@@ -36,7 +61,10 @@ def find_scenario(name: str) -> Path:
     try:
         return locate(name, kind="scenario", folder=Path(), shipped_in=("scenarios",), suffixes=_SUFFIXES)
     except FileNotFoundError as error:
-        raise InvalidDocument([Problem("", None, "", str(error))]) from None
+        found = (
+            Problem(name, None, "", "no such file") if name.endswith(_SUFFIXES) else Problem("", None, "", str(error))
+        )
+        raise InvalidDocument([found]) from None
 
 
 def _problems(document: Document[Scenario]) -> Iterator[Problem]:

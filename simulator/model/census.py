@@ -8,8 +8,7 @@ top-k of the routed experts, shared experts, router, mixers, norms and the head 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from simulator.model.architecture import Architecture, MixtureOfExperts
 from simulator.model.cache import BF16_BYTES, Cache
@@ -45,13 +44,9 @@ class Row:
 class Census:
     """The counts of one model; see the module's text for what they include."""
 
-    model_type: str
-    layers: int
     total_parameters: int
     active_parameters: int
     bytes_bf16: int
-    unknown_fields: tuple[str, ...]
-    approximations: tuple[str, ...]
     rows: tuple[Row, ...]
     cache: Cache
     """Sum over the layers, in bytes of one sequence."""
@@ -71,22 +66,6 @@ class Census:
         """Recurrent states, convolution states and full windows of one sequence, whatever its length."""
         return self.cache.bytes_per_sequence
 
-    def summary(self) -> dict[str, Any]:
-        """The counts as one JSON object, for programs."""
-        return {
-            "model_type": self.model_type,
-            "layers": self.layers,
-            "total_parameters": self.total_parameters,
-            "active_parameters": self.active_parameters,
-            "bytes_bf16": self.bytes_bf16,
-            "kv_bytes_per_token": self.kv_bytes_per_token,
-            "index_bytes_per_token": self.index_bytes_per_token,
-            "state_bytes_per_sequence": self.state_bytes_per_sequence,
-            "blocks": [asdict(row) for row in self.rows],
-            "unknown_fields": list(self.unknown_fields),
-            "approximations": list(self.approximations),
-        }
-
 
 def census(architecture: Architecture) -> Census:
     """Count *architecture*."""
@@ -94,10 +73,6 @@ def census(architecture: Architecture) -> Census:
     total = sum(block.elements for block in blocks if block.part != _APART)
     mixers = [layer.mixer for layer in architecture.layers if layer.mixer is not None]
     return Census(
-        model_type=architecture.model_type,
-        layers=len(architecture.layers),
-        unknown_fields=architecture.unknown_fields,
-        approximations=architecture.approximations,
         total_parameters=total,
         active_parameters=sum(_active(architecture, block) for block in blocks),
         bytes_bf16=total * BF16_BYTES,

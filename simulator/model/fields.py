@@ -157,12 +157,10 @@ class Fields:
 
     def _list(self, name: str, default: Sequence[_T] | None, wanted: str, fits: Callable[[object], bool]) -> list[_T]:
         value = self._take(name, default)
-        if isinstance(value, list | tuple) and all(fits(item) for item in value):
+        if isinstance(value, list | tuple) and len(value) <= MOST_LAYERS and all(fits(item) for item in value):
             return list(value)
-        problem = (
-            f"missing: a list of {wanted}" if value is None else f"found {_shown(value)}, expected a list of {wanted}"
-        )
-        self.problem(name, problem)
+        wanted = f"a list of at most {MOST_LAYERS} {wanted}"
+        self.problem(name, f"missing: {wanted}" if value is None else f"found {_shown(value)}, expected {wanted}")
         return []
 
 

@@ -68,10 +68,9 @@ class ShardGroup:
         return (self.frozen_shard + self.trained_shard) * self.ranks
 
     def resident_bytes(self, frozen_bytes: int, state: TrainedState) -> dict[str, float]:
-        """What one rank keeps between steps, by kind."""
+        """What one rank keeps from step to step, by kind. Gradients live within a step only."""
         return {
             "parameters": float(self.frozen_shard * frozen_bytes + self.trained_shard * state.parameter),
-            "gradients": float(self.trained_shard * state.gradient),
             "optimizer": float(self.trained_shard * state.optimizer),
         }
 

@@ -78,6 +78,10 @@ class Emitter:
         )
         return self._write(task, allocates)
 
+    def take(self, *allocations: Allocation) -> None:
+        """Allocate with the task written last."""
+        self._allocate(self.tasks[-1], allocations)
+
     def await_(self, position: int) -> None:
         """Make the next task of the compute stream wait for *position*."""
         self._awaited = (*self._awaited, position)
@@ -99,10 +103,14 @@ class Emitter:
 
     def _write(self, task: Task, allocates: Iterable[Allocation]) -> int:
         task.phase, task.layer, task.micro_batch = self.phase, self.layer, self.micro_batch
-        task.allocates = tuple(a for a in allocates if isinstance(a.bytes, np.ndarray) or a.bytes > 0)
-        self._held.update(dict.fromkeys(a.key for a in task.allocates))
         self.tasks.append(task)
+        self._allocate(task, allocates)
         return len(self.tasks) - 1
+
+    def _allocate(self, task: Task, allocates: Iterable[Allocation]) -> None:
+        taken = tuple(a for a in allocates if isinstance(a.bytes, np.ndarray) or a.bytes > 0)
+        task.allocates = (*task.allocates, *taken)
+        self._held.update(dict.fromkeys(a.key for a in taken))
 
 
 def allocation(key: str, kind: str, size: Quantity) -> Allocation:

@@ -47,6 +47,7 @@ class Fsdp:
         self._transfers: dict[tuple[str, str, float], Transfer | None] = {}
         self._gathers: dict[str, list[int]] = {}
         self._spent: list[str] = []
+        self._kept: list[str] = []
         self._reduces: list[tuple[int, str]] = []
         self._last_copy_out: tuple[int, ...] = ()
 
@@ -141,7 +142,7 @@ class Fsdp:
         self._free_inputs()
         emitter.release(f"gradients.{group.name}")
         position = copy_in
-        output = allocation(f"reduced.{group.name}", "reduce buffers", float(group.trained_shard * self._reduce_bytes))
+        result = self._result(group)
         steps: tuple[tuple[Operation, str, float], ...] = (
             ("reduce_scatter", group.axis, size),
             ("all_reduce", "dp_replicate", float(group.trained_shard * self._reduce_bytes)),
@@ -150,11 +151,29 @@ class Fsdp:
             transfer = self._ring(operation, axis, moved)
             if transfer is not None:
                 name = f"{operation.replace('_', '-')} {group.name}"
-                held = [] if emitter.holds(output.key) else [output]
-                position = emitter.transfer(name, REDUCE, operation, transfer, deps=(position,), allocates=held)
-        if emitter.holds(output.key):
-            emitter.release(output.key)
+                position = emitter.transfer(name, REDUCE, operation, transfer, deps=(position,), allocates=result)
+                result = []
+        emitter.take(*result)
+        if emitter.holds(f"reduced.{group.name}"):
+            emitter.release(f"reduced.{group.name}")
         self._reduces = [(position, key)]
+
+    def _result(self, group: ShardGroup) -> list[Allocation]:
+        """What a reduction leaves: the gradient that lives to the end of the step, beside a temporary where it adds up.
+
+        The first reduced shard becomes the gradient itself where its format is the parameter's.
+        """
+        gradient = allocation(f"grad.{group.name}", "gradients", float(group.trained_shard * self._stored_bytes))
+        reduced = allocation(f"reduced.{group.name}", "reduce buffers", float(group.trained_shard * self._reduce_bytes))
+        if self._emitter.holds(gradient.key):
+            return [reduced]
+        self._kept.append(gradient.key)
+        return [gradient] if self._stored_bytes == self._reduce_bytes else [gradient, reduced]
+
+    def drop_gradients(self) -> None:
+        """Free the sharded gradients after the task written last (zero_grad)."""
+        self._emitter.release(*self._kept)
+        self._kept = []
 
     def _copied(self, unit: Unit) -> tuple[ShardGroup, ...]:
         """Groups whose parameters are not simply resident as they are computed with."""

@@ -213,6 +213,7 @@ class _Writer:
         """Update the parameters once every gradient is reduced."""
         with self._emitter.at(phase="optimizer"):
             self._emitter.compute("optimizer", "optimizer", priced)
+            self._fsdp.drop_gradients()
 
     def _gather_ahead(self, number: int, direction: int) -> None:
         """Issue the gathers of the next layers in *direction*."""

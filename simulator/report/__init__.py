@@ -19,10 +19,10 @@ from simulator.report.summary_json import write_summary
 from simulator.report.timeline_chart import timeline_chart
 
 if TYPE_CHECKING:
-    from simulator.report.source import Source
+    from simulator.forecast.forecast import Forecast
 
 
-def write_all(forecast: Source, out: Path) -> list[Path]:
+def write_all(forecast: Forecast, out: Path) -> list[Path]:
     """Write summary.json, timeline.png, memory.png, trace.json.gz and timeline.parquet into the folder *out*.
 
     All five appear together, after the last is complete: a failure or an interruption leaves what was there before.

@@ -43,3 +43,12 @@ def headline(summary: Mapping[str, Any]) -> str:
     told = parts[:2] if parts and parts[0][1] == "compute_s" else parts[:1]
     shares = ", ".join(f"{value / step_s:.0%} {time_label(key)}".replace("%", " %") for value, key in told)
     return f"Step {human_time(step_s)}: {shares}" if shares else f"Step {human_time(step_s)}"
+
+
+def left_out(summary: Mapping[str, Any]) -> str:
+    """What the timeline leaves out: "4 of 64 micro-batches, the others repeat the last"; empty if it shows the step."""
+    engine = summary.get("engine", {})
+    shown, all_of_them = engine.get("micro_batches_simulated"), engine.get("micro_batches")
+    if shown == all_of_them:
+        return ""
+    return f"{shown} of {all_of_them} micro-batches, the others repeat the last"

@@ -27,12 +27,12 @@ class Group:
         return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 140 else "#222222"
 
 
-OTHER = Group("other", "#9AA0A6", (), "other")
+OTHER = Group("other", "#B4B9BD", (), "other")
 GROUPS = (
     Group("matrix multiply", "#0072B2", ("gemm",)),
     Group("expert matrix multiply", "#56B4E9", ("grouped_gemm",)),
     Group("attention", "#009E73", ("attention", "kda", "scan", "conv", "indexer", "sparse_attention")),
-    Group("element-wise", "#B7C3CC", ("elementwise", "norm", "softmax", "topk", "gather", "scatter", "copy")),
+    Group("element-wise", "#7D8B96", ("elementwise", "norm", "softmax", "topk", "gather", "scatter", "copy")),
     Group("loss, optimizer", "#CC79A7", ("loss", "optimizer")),
     Group("expert all-to-all", "#D55E00", ("all_to_all",), "wire"),
     Group("all-gather", "#E69F00", ("all_gather",), "wire"),

@@ -1,7 +1,7 @@
 """What one card's memory holds over the step, stacked by kind, against its capacity.
 
 Drawn is the telling rank with the highest peak of each tier. Bytes hold from one point to the next, so the areas are
-steps. Long curves are thinned to two points per span of time, highest and lowest; the peak is always kept.
+steps. Of a long curve each span of time is drawn as it was at its fullest moment, which the panel's title says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.report.headline import tier_label
 from simulator.report.paper import FAINT, INK, SIZE_INCHES, legend, time_ticks, titles
-from simulator.report.thinning import envelope, total_bytes
+from simulator.report.thinning import fullest, total_bytes
 from simulator.units import human_bytes, human_time
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ COLOURS = {
     "context": "#5D6770",
 }
 _SPARE_COLOURS = ("#882255", "#44AA99", "#999933", "#AA4499")
-_SPANS = 900
+_SPANS = 450
 _NEARLY_EMPTY = 0.02
 _GB = 1e9
 
@@ -84,7 +84,7 @@ def _colours(curves: list[MemoryCurve]) -> dict[str, str]:
 
 def _draw_tier(axes: Axes, curve: MemoryCurve, timeline: Timeline, colours: Mapping[str, str]) -> None:
     total = total_bytes(curve)
-    kept = envelope(curve.time_ns, total, _SPANS)
+    kept = fullest(curve.time_ns, total, _SPANS)
     x = curve.time_ns[kept] / 1e9
     end = max(float(x[-1]), float(timeline.end_ns.max(initial=0)) / 1e9)
     x = np.append(x, end)
@@ -97,9 +97,10 @@ def _draw_tier(axes: Axes, curve: MemoryCurve, timeline: Timeline, colours: Mapp
     axes.set_xlim(min(float(x[0]), float(timeline.start_ns.min(initial=0)) / 1e9), end)
     _draw_capacity(axes, curve)
     _mark_peak(axes, curve, timeline, total)
-    axes.set_title(
-        f"{tier_label(curve.tier)} of rank {curve.rank.rank} ({curve.rank.label})", loc="left", fontsize=10.5, color=INK
-    )
+    span_s = (end - float(x[0])) / _SPANS
+    thinned = f", each {human_time(span_s)} at its fullest" if len(kept) < len(total) else ""
+    words = f"{tier_label(curve.tier)} of rank {curve.rank.rank} ({curve.rank.label}){thinned}"
+    axes.set_title(words, loc="left", fontsize=10.5, color=INK)
     axes.set_ylabel("GB", color=INK, fontsize=9.5)
     axes.tick_params(axis="y", labelsize=8.5, labelcolor=INK, color=FAINT)
     axes.spines[["right", "top"]].set_visible(False)
@@ -168,15 +169,18 @@ def _room(curve: MemoryCurve) -> str:
 
 
 def _what_ran(timeline: Timeline, curve: MemoryCurve, moment_ns: int) -> str:
-    """What the compute stream of the rank had started last at *moment_ns*, as ", in backward of layer 12 (experts)"."""
+    """What the compute stream had started last at *moment_ns*, as ", in backward of layer 12 (experts)".
+
+    Where the rank's own tasks are not in the timeline, the first telling rank's tell about where the step was.
+    """
     column = next((i for i, rank in enumerate(timeline.ranks) if rank.rank == curve.rank.rank), None)
-    if column is None:
-        return ""
-    start_ns = timeline.start_ns[:, column]
+    start_ns = timeline.start_ns[:, column or 0]
     on_compute = np.array([stream == "compute" for stream in timeline.stream], bool)
     started = np.flatnonzero(on_compute & (start_ns <= moment_ns))
     if not len(started):
         return ""
     task = int(started[np.lexsort((started, start_ns[started]))[-1]])
     layer = f" of layer {timeline.layer[task]}" if timeline.layer[task] >= 0 else ""
+    if column is None:
+        return f", around {timeline.phase[task]}{layer}"
     return f", in {timeline.phase[task]}{layer} ({timeline.name[task]})"

@@ -45,10 +45,12 @@ def _pieces(timeline: Timeline, memory: Iterable[MemoryCurve]) -> Iterator[str]:
     yield json.dumps(head)[:-1] + ', "traceEvents": [\n'
     streams = {name: number for number, name in enumerate(streams_in_order(timeline.stream), start=1)}
     comma = ""
-    for event in _metadata(timeline.ranks, streams):
+    curves = list(memory)
+    ranks = {rank.rank: rank for rank in (*(curve.rank for curve in curves), *timeline.ranks)}
+    for event in _metadata(timeline, ranks.values(), streams):
         yield comma + event
         comma = ",\n"
-    for event in _counters(memory):
+    for event in _counters(curves):
         yield comma + event
     # The text that a task has in common on every rank is formatted once.
     common = list(_task_texts(timeline, streams))
@@ -62,11 +64,14 @@ def _hta_rank(timeline: Timeline) -> int:
     return timeline.ranks[0].rank if timeline.ranks else 0
 
 
-def _metadata(ranks: Iterable[TellingRank], streams: dict[str, int]) -> Iterator[str]:
-    for order, rank in enumerate(ranks):
+def _metadata(timeline: Timeline, ranks: Iterable[TellingRank], streams: dict[str, int]) -> Iterator[str]:
+    """Names and order of processes and threads; a rank known for its memory only has no threads."""
+    told = [rank.rank for rank in timeline.ranks]
+    for rank in ranks:
+        order = told.index(rank.rank) if rank.rank in told else len(told)
         yield _dump(ph="M", pid=rank.rank, name="process_name", args={"name": f"rank {rank.rank} ({rank.label})"})
         yield _dump(ph="M", pid=rank.rank, name="process_sort_index", args={"sort_index": order})
-        for stream, tid in streams.items():
+        for stream, tid in streams.items() if rank.rank in told else ():
             yield _dump(ph="M", pid=rank.rank, tid=tid, name="thread_name", args={"name": stream})
             yield _dump(ph="M", pid=rank.rank, tid=tid, name="thread_sort_index", args={"sort_index": tid})
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from simulator.report.headline import headline, tier_label, time_label
+from simulator.report.headline import headline, left_out, tier_label, time_label
+from simulator.report.kinds import group_of
 from simulator.units import human_bytes, human_count, human_time
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ def summary_table(summary: Mapping[str, Any]) -> Group:
     """What `rackcast run` shows of *summary*, the object of `run --json`."""
     from rich.console import Group
 
-    verdict = "fits" if summary["fits"] else "does not fit"
     return Group(
-        _title(summary["scenario"], verdict),
+        _title(summary["scenario"], summary["verdict"]),
         f"[bold]{headline(summary)}[/bold]",
         "",
         _facts(summary),
@@ -114,6 +114,10 @@ def _facts(summary: Mapping[str, Any]) -> Table:
         rank, expert = routing["rank_max_over_mean"], routing["expert_max_over_mean"]
         grid.add_row("routing", f"busiest rank {rank:.3g} x mean, busiest expert {expert:.3g} x mean")
     grid.add_row("based on", _provenance(summary["provenance"]))
+    if summary.get("widest_inputs"):
+        grid.add_row("least sure", ", ".join(summary["widest_inputs"]))
+    if missing := left_out(summary):
+        grid.add_row("simulated", missing)
     return grid
 
 
@@ -128,12 +132,24 @@ def _time_table(summary: Mapping[str, Any]) -> Table:
     step_s = summary["step_time_s"]["p50"]
     table = _table("where the step goes", "time", "share", bar=True)
     for key, part_s in sorted(summary["time"].items(), key=lambda item: -item[1]):
-        if part_s > 0:
-            colour = _TIME_COLOURS.get(key, _EXPOSED_COLOUR)
-            table.add_row(
-                time_label(key), human_time(part_s), _percent(part_s / step_s), Bar(step_s, 0, part_s, color=colour)
-            )
+        if part_s <= 0:
+            continue
+        colour = _TIME_COLOURS.get(key, _EXPOSED_COLOUR)
+        table.add_row(
+            time_label(key), human_time(part_s), _percent(part_s / step_s), Bar(step_s, 0, part_s, color=colour)
+        )
+        if key == "compute_s":
+            for kind, kind_s in _main_kinds(summary.get("compute", {}), part_s):
+                bar = Bar(step_s, 0, kind_s, color=group_of(kind).colour)
+                table.add_row(
+                    f"  {kind.replace('_', ' ')}", human_time(kind_s), _percent(kind_s / step_s), bar, style="dim"
+                )
     return table
+
+
+def _main_kinds(seconds: Mapping[str, float], whole_s: float) -> list[tuple[str, float]]:
+    """Kinds of computation that take at least a twentieth of it, largest first."""
+    return sorted(((k, s) for k, s in seconds.items() if s >= 0.05 * whole_s), key=lambda item: -item[1])
 
 
 def _memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:

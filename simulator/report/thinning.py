@@ -1,7 +1,6 @@
-"""Fewer points of a curve without losing what it shows.
+"""Fewer points of a curve without losing what it shows: the highest point of each of many equal spans of time stays.
 
-In each of a number of equal spans of time the highest and the lowest point stay, so every peak survives at its exact
-time and value. What is lost is only the order of points within one span.
+So every peak survives at its exact time and value. What is lost is the order of points within one span.
 """
 
 from __future__ import annotations
@@ -22,16 +21,26 @@ def total_bytes(curve: MemoryCurve) -> np.ndarray:
     return total
 
 
+def fullest(time_ns: np.ndarray, value: np.ndarray, spans: int) -> np.ndarray:
+    """Indices, rising, of the first point, the last and the highest of each span; all where there are no more."""
+    if len(time_ns) <= spans + 2:
+        return np.arange(len(time_ns))
+    order, ends = _by_span(time_ns, value, spans)
+    return np.unique(np.concatenate(([0, len(time_ns) - 1], order[ends])))
+
+
 def envelope(time_ns: np.ndarray, value: np.ndarray, spans: int) -> np.ndarray:
-    """Indices, rising, of the points to keep: all if there are at most 2 x *spans* + 2, else two per span and both
-    ends.
-    """
-    points = len(time_ns)
-    if points <= 2 * spans + 2:
-        return np.arange(points)
+    """As :func:`fullest`, with the lowest point of each span as well."""
+    if len(time_ns) <= 2 * spans + 2:
+        return np.arange(len(time_ns))
+    order, ends = _by_span(time_ns, value, spans)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    return np.unique(np.concatenate(([0, len(time_ns) - 1], order[starts], order[ends])))
+
+
+def _by_span(time_ns: np.ndarray, value: np.ndarray, spans: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices sorted by span and then by value, and where in that order each span ends."""
     edges = np.linspace(time_ns[0], time_ns[-1], spans + 1)[1:-1]
     span = np.searchsorted(edges, time_ns, side="right")
-    by_value = np.lexsort((value, span))
-    first = np.flatnonzero(np.diff(span[by_value], prepend=-1))
-    last = np.append(first[1:], points) - 1
-    return np.unique(np.concatenate(([0, points - 1], by_value[first], by_value[last])))
+    order = np.lexsort((value, span))
+    return order, np.flatnonzero(np.diff(span[order], append=spans))

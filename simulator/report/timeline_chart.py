@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.report.closeup import Window, closeups
-from simulator.report.headline import headline
+from simulator.report.headline import headline, left_out
 from simulator.report.kinds import GROUPS, Group, stream_label
 from simulator.report.lanes import BAR_HEIGHT, Lane, bars, busy_shares, groups_of, lanes_of, phase_runs
 from simulator.report.paper import FAINT, INK, SIZE_INCHES, legend, time_ticks, titles
@@ -64,7 +64,7 @@ def timeline_chart(timeline: Timeline, summary: Mapping[str, Any]) -> Figure:
         wspace=0.06,
         height_ratios=[1.12, 1][:rows],
     )
-    _draw_whole(figure.add_subplot(grid[0, :]), scene, windows)
+    _draw_whole(figure.add_subplot(grid[0, :]), scene, windows, left_out(summary))
     _name_lanes(figure.axes[0], scene)
     for i, window in enumerate(windows):
         _draw_window(figure.add_subplot(grid[1, i]), scene, window, _LETTERS[i])
@@ -73,8 +73,8 @@ def timeline_chart(timeline: Timeline, summary: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _draw_whole(axes: Axes, scene: _Scene, windows: list[Window]) -> None:
-    start_ns, end_ns = int(scene.timeline.start_ns.min()), int(scene.timeline.end_ns.max())
+def _draw_whole(axes: Axes, scene: _Scene, windows: list[Window], missing: str) -> None:
+    start_ns, end_ns = 0, int(scene.timeline.end_ns.max())
     crowded = [lane for lane in scene.lanes if len(lane.tasks) > _MOST_BARS]
     edges_ns = np.linspace(start_ns, end_ns, _BINS + 1)
     _dress(axes, scene, start_ns, end_ns, top=-1.1)
@@ -82,8 +82,13 @@ def _draw_whole(axes: Axes, scene: _Scene, windows: list[Window]) -> None:
     for lane in crowded:
         _draw_shares(axes, scene, lane, edges_ns)
     _draw_phases(axes, scene)
-    note = f"filled height: share of each {human_time((edges_ns[1] - edges_ns[0]) / 1e9)}" if crowded else ""
-    _panel_title(axes, "Whole step", note)
+    _panel_title(axes, "Step" if missing else "Whole step", missing)
+    if crowded:
+        note = f"filled height: share of each {human_time((edges_ns[1] - edges_ns[0]) / 1e9)}"
+        axes.annotate(
+            note, (1, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", ha="right", va="bottom",
+            fontsize=8.5, color=FAINT,
+        )  # fmt: skip
     _mark_windows(axes, windows)
 
 

@@ -6,14 +6,16 @@ y[m, n] = x[m, k] W moves B (mk + kn + mn) bytes and costs 2 m n k FLOPs, as do 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.model.operator import Kernel, Operator, Saved
 from simulator.model.operators.lane import Lane, pointwise
 
 
-def product(lane: Lane, m: float, n: int, k: int, dtype: str | None = None, element_bytes: int | None = None) -> Kernel:
+def product(lane: Lane, m: int, n: int, k: int) -> Kernel:
     """The matrix product of an (m, k) with a (k, n) operand."""
-    size = lane.element_bytes if element_bytes is None else element_bytes
-    return Kernel("gemm", 2.0 * m * n * k, size * (m * k + k * n + m * n), (int(m), n, k), dtype or lane.dtype)
+    moved = lane.element_bytes * (m * k + k * n + m * n)
+    return Kernel("gemm", 2.0 * m * n * k, moved, (m, n, k), lane.dtype)
 
 
 def linear(
@@ -51,6 +53,30 @@ def linear(
         weights=weights,
         saved=(kept,) if backward else (),
         output_bytes=lane.tensor_bytes(width_out),
+    )
+
+
+def batched_linear(
+    lane: Lane, name: str, source: str, groups: int, width_in: int, width_out: int, weights: tuple[str, ...]
+) -> Operator:
+    """*groups* small matrices, each on its own slice of every token: a batched product, priced as one of m x groups
+    rows.
+    """
+    rows = lane.count * groups
+    other_matrices = lane.element_bytes * (groups - 1) * width_in * width_out
+
+    def kernel(m: int, n: int, k: int) -> Kernel:
+        one = product(lane, m, n, k)
+        return replace(one, bytes=one.bytes + other_matrices)
+
+    return Operator(
+        name,
+        forward=(kernel(rows, width_out, width_in),),
+        backward=(kernel(rows, width_in, width_out),),
+        backward_weight=(kernel(width_out, width_in, rows),),
+        weights=weights,
+        saved=(Saved(source, lane.tensor_bytes(groups * width_in), "weight_gradient", weights),),
+        output_bytes=lane.tensor_bytes(groups * width_out),
     )
 
 

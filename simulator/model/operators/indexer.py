@@ -27,9 +27,9 @@ def index_operators(
 ) -> Iterator[Operator]:
     """The indexer over *pairs* query-key pairs; *query*: name and width of the tensor that its queries are made of."""
     yield from _projections(indexer, lane, hidden, query)
-    yield _quantise(indexer, lane)
-    yield _scores(indexer, workload, lane, pairs)
-    yield _choice(indexer, lane, pairs)
+    yield index_quantise(indexer, lane)
+    yield index_scores(indexer, workload, lane, pairs)
+    yield index_choice(indexer, lane, pairs)
 
 
 def _projections(indexer: Indexer, lane: Lane, hidden: int, query: tuple[str, int]) -> Iterator[Operator]:
@@ -45,14 +45,15 @@ def _projections(indexer: Indexer, lane: Lane, hidden: int, query: tuple[str, in
         yield forward_only(rotary(lane, inner, indexer.head_dim))
 
 
-def _quantise(indexer: Indexer, lane: Lane) -> Operator:
+def index_quantise(indexer: Indexer, lane: Lane) -> Operator:
     """Queries and keys to fp8 with one fp32 scale a vector."""
     vectors = lane.count * (indexer.heads + 1)
     moved = vectors * (indexer.head_dim * (lane.element_bytes + 1) + FP32_BYTES)
     return Operator("index_quantise", (pointwise(moved, 2.0 * vectors * indexer.head_dim),))
 
 
-def _scores(indexer: Indexer, workload: Workload, lane: Lane, pairs: int) -> Operator:
+def index_scores(indexer: Indexer, workload: Workload, lane: Lane, pairs: int) -> Operator:
+    """Scores of *pairs* query-key pairs, summed over heads."""
     inner = indexer.heads * indexer.head_dim
     per_token = inner + indexer.head_dim + FP32_BYTES + FP32_BYTES * indexer.heads
     length = max(workload.sequence_lengths)
@@ -67,16 +68,11 @@ def _scores(indexer: Indexer, workload: Workload, lane: Lane, pairs: int) -> Ope
     return Operator("index_scores", (kernel,), workspace_bytes=workspace)
 
 
-def _choice(indexer: Indexer, lane: Lane, pairs: int) -> Operator:
+def index_choice(indexer: Indexer, lane: Lane, pairs: int) -> Operator:
     """Reads every score, writes the positions of the best *top_k* for each query."""
     chosen = lane.count * indexer.top_k * _INDEX_BYTES
     kernel = Kernel("topk", 0.0, FP32_BYTES * pairs + chosen, (indexer.top_k,))
     return Operator("index_topk", (kernel,), output_bytes=chosen)
-
-
-def index_bytes(indexer: Indexer, tokens: int) -> int:
-    """Bytes of the chosen positions of *tokens* queries."""
-    return tokens * indexer.top_k * _INDEX_BYTES
 
 
 def forward_only(operator: Operator) -> Operator:

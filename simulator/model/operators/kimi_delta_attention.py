@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from simulator.model.architecture import KimiDeltaAttention
 from simulator.model.operator import Kernel, Operator, Saved, Workload
+from simulator.model.operators.gated_norm import GATED_NORM_OUTPUT, gated_norm
 from simulator.model.operators.gemm import linear
 from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, pointwise, token_lane
 from simulator.model.operators.short_convolution import short_convolution
@@ -19,7 +20,6 @@ from simulator.model.operators.short_convolution import short_convolution
 _CHUNK = 64
 _SUB_CHUNK = 16
 _TABLE_DIM = 128
-_GATED_NORM_FLOPS = 9
 
 _Step = tuple[str, int, int, int]
 """Kernel kind, FLOPs and bytes a token and head at d = 128, launches."""
@@ -59,8 +59,8 @@ def operators(component: KimiDeltaAttention, hidden: int, workload: Workload) ->
         *_projections(component, hidden, lane),
         short_convolution(lane, "short_conv", "qkv_projection", 3 * width, component.conv_kernel, convolutions),
         _core(component, lane),
-        _gated_norm(component, lane),
-        linear(lane, "o_proj", "mixed_normed", width, hidden, ("self_attn.o_proj.weight",)),
+        gated_norm(lane, component.heads, component.head_dim, "self_attn.o_norm.weight"),
+        linear(lane, "o_proj", GATED_NORM_OUTPUT, width, hidden, ("self_attn.o_proj.weight",)),
     )
 
 
@@ -131,18 +131,3 @@ def _state_bytes(d: int) -> float:
 def _chain_workspace(d: int) -> float:
     """Per token and head: decay sums in fp32, w, u, gated k and new v in bf16, and the states of all chunks."""
     return d * FP32_BYTES + 4 * d * 2 + _state_bytes(d)
-
-
-def _gated_norm(component: KimiDeltaAttention, lane: Lane) -> Operator:
-    """RMSNorm over each head times the gate's sigmoid: one kernel in every mode."""
-    width, statistics = component.heads * component.head_dim, lane.count * component.heads * FP32_BYTES
-    one, flops = lane.tensor_bytes(width), float(_GATED_NORM_FLOPS * lane.count * width)
-    return Operator(
-        "gated_norm",
-        forward=(pointwise(3 * one + statistics, flops, kind="norm"),),
-        backward=(pointwise(5 * one + statistics, 2 * flops, kind="norm"),),
-        backward_weight=(pointwise(2 * component.head_dim * FP32_BYTES, kind="norm"),),
-        weights=("self_attn.o_norm.weight",),
-        saved=(lane.saved("mixed", width), lane.saved("gate_projection", width), Saved("mixed_statistics", statistics)),
-        output_bytes=one,
-    )

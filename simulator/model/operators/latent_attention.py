@@ -8,13 +8,12 @@ by the keys' half of kv_b, the core reads *top_k* latents for each query, and th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from simulator.model.architecture import LatentAttention
-from simulator.model.operator import Kernel, Operator, Saved, Workload
+from simulator.model.operator import Operator, Workload
 from simulator.model.operators.attention_core import ATTENTION_OUTPUT, AttentionShape, flash_attention
 from simulator.model.operators.gate import sigmoid_gate
-from simulator.model.operators.gemm import linear, product
+from simulator.model.operators.gemm import batched_linear, linear
 from simulator.model.operators.indexer import index_operators
 from simulator.model.operators.lane import MIXER_INPUT, Lane, pointwise, token_lane
 from simulator.model.operators.norm import NormShape, rms_norm
@@ -84,30 +83,10 @@ def _sparse_core(component: LatentAttention, hidden: int, lane: Lane, workload: 
         rank = component.q_lora_rank
         query = (MIXER_INPUT, hidden) if rank is None else ("query_latent_normed", rank)
         yield from index_operators(indexer, workload, lane, hidden, query, workload.causal_pairs)
-    yield _absorb(lane, "absorb_keys", "query_nope", component.heads, component.nope_dim, latent)
+    yield batched_linear(lane, "absorb_keys", "query_nope", component.heads, component.nope_dim, latent, (_KV_B,))
     shape = SparseShape(component.heads, latent + rope, latent, indexer.top_k)
     yield sparse_attention(lane, workload, shape, keeps_choice=not indexer.shared)
-    yield _absorb(lane, "absorb_values", "latent_output", component.heads, latent, component.v_dim)
-
-
-def _absorb(lane: Lane, name: str, source: str, heads: int, width_in: int, width_out: int) -> Operator:
-    """One small matrix per head, a part of kv_b: a batched product, priced as one of tokens x heads rows."""
-    rows = lane.count * heads
-    others = lane.element_bytes * (heads - 1) * width_in * width_out
-
-    def kernel(m: int, n: int, k: int) -> Kernel:
-        one = product(lane, m, n, k)
-        return replace(one, bytes=one.bytes + others)
-
-    return Operator(
-        name,
-        forward=(kernel(rows, width_out, width_in),),
-        backward=(kernel(rows, width_in, width_out),),
-        backward_weight=(kernel(width_out, width_in, rows),),
-        weights=(_KV_B,),
-        saved=(Saved(source, lane.tensor_bytes(heads * width_in), "weight_gradient", (_KV_B,)),),
-        output_bytes=lane.tensor_bytes(heads * width_out),
-    )
+    yield batched_linear(lane, "absorb_values", "latent_output", component.heads, latent, component.v_dim, (_KV_B,))
 
 
 def _output(component: LatentAttention, hidden: int, lane: Lane) -> Iterator[Operator]:

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from simulator.model.architecture import Architecture, FeedForward, Layer, Mixer
 from simulator.model.operator import Operator, Workload, keep_once
-from simulator.model.operators import loss
+from simulator.model.operators import loss, vision
 from simulator.model.operators.embedding import embedding
 from simulator.model.operators.hyper_connections import read_streams, write_streams
 from simulator.model.operators.lane import Lane, token_lane
@@ -46,6 +46,11 @@ def embedding_operators(architecture: Architecture, workload: Workload) -> tuple
 def loss_operators(architecture: Architecture, workload: Workload, variant: loss.Variant) -> tuple[Operator, ...]:
     """Final norm, output projection and cross-entropy in the given *variant*."""
     return keep_once(loss.operators(architecture, workload, variant))
+
+
+def vision_operators(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
+    """The vision tower and its projector over the workload's images; none for a text model or without images."""
+    return () if architecture.vision is None else vision.operators(architecture.vision, workload)
 
 
 def layer_input_bytes(architecture: Architecture, layer: Layer, workload: Workload) -> float:

@@ -8,6 +8,7 @@ gradients. "chunked": 1,024 tokens at a time with their gradients, same FLOPs, t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
 from typing import Literal
 
@@ -97,43 +98,51 @@ def _plain(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
 
 
 def _chunked(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
-    """Chunk by chunk with the gradients at once; a chunk's logits, their fp32 copy and its gradient live together.
+    """Chunk by chunk with the gradients at once, so that the backward pass only hands them on.
 
-    Kept for the backward pass: the gradient of the input, and of the matrix where it is trained, beside one chunk's
-    own. The matrix products of the weight's gradient are listed as such, though they run chunk by chunk in the forward
-    pass.
+    Measured peak beside them (H200, 8,192 tokens): three fp32 tensors of a chunk's logits, or the matrix's own
+    gradient of one chunk beside bf16 logits if that is more; it is computed for a frozen matrix too. The products of
+    the weight's gradient are listed as such, though they run in the forward pass.
     """
     hidden, vocabulary, b = architecture.hidden, architecture.vocabulary, lane.element_bytes
     chunks, weights = ceil(lane.count / CHUNK_TOKENS), _weight(architecture)
     rows = min(lane.count, CHUNK_TOKENS)
     elements, logits = float(lane.count * vocabulary), lane.tensor_bytes(vocabulary)
     matrix, wide = b * hidden * vocabulary, FP32_BYTES * elements
-    logit_gradient = pointwise(2 * wide + logits, 2 * _SOFTMAX_FLOPS * elements, kind="loss", launches=3 * chunks)
-    accumulate = pointwise(3.0 * matrix * chunks, float(hidden * vocabulary * chunks), launches=chunks)
+    chunk_wide, chunk_logits = FP32_BYTES * rows * vocabulary, b * rows * (vocabulary + hidden)
     return (
         Operator(
             "chunked_cross_entropy",
             forward=(
-                *_per_chunk(lane, chunks, rows, vocabulary, hidden),
+                *_per_chunk(lane, chunks, vocabulary, hidden),
                 pointwise(logits + wide, launches=chunks),
-                logit_gradient,
-                *_per_chunk(lane, chunks, rows, hidden, vocabulary),
+                pointwise(2 * wide, _SOFTMAX_FLOPS * elements, kind="loss", launches=chunks),
+                pointwise(wide, kind="copy", launches=chunks),
+                pointwise(3 * wide, _SOFTMAX_FLOPS * elements, kind="loss", launches=chunks),
+                pointwise(logits + wide, launches=chunks),
+                *_per_chunk(lane, chunks, hidden, vocabulary),
             ),
-            backward_weight=(*(product(lane, vocabulary, hidden, rows) for _ in range(chunks)), accumulate),
+            backward_weight=(
+                *(
+                    replace(kernel, shape=(vocabulary, hidden, kernel.shape[0]))
+                    for kernel in _per_chunk(lane, chunks, vocabulary, hidden)
+                ),
+                pointwise(3.0 * matrix * chunks, float(hidden * vocabulary * chunks), launches=chunks),
+            ),
             weights=weights,
             saved=(
                 lane.saved("head_input_gradient", hidden),
-                Saved("head_gradient", 2 * matrix, "weight_gradient", weights),
+                Saved("head_gradient", matrix, "weight_gradient", weights),
             ),
-            workspace_bytes=rows * vocabulary * (b + 2 * FP32_BYTES),
+            workspace_bytes=max(3 * chunk_wide, matrix + chunk_logits),
         ),
     )
 
 
-def _per_chunk(lane: Lane, chunks: int, rows: int, n: int, k: int) -> tuple[Kernel, ...]:
+def _per_chunk(lane: Lane, chunks: int, n: int, k: int) -> tuple[Kernel, ...]:
     """One product a chunk, the last one over the tokens that are left."""
-    last = lane.count - (chunks - 1) * rows
-    return (*(product(lane, rows, n, k) for _ in range(chunks - 1)), product(lane, last, n, k))
+    last = lane.count - (chunks - 1) * CHUNK_TOKENS
+    return (*(product(lane, CHUNK_TOKENS, n, k) for _ in range(chunks - 1)), product(lane, last, n, k))
 
 
 def _cut(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
@@ -145,7 +154,7 @@ def _cut(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
     moved = lane.tensor_bytes(hidden) + lane.element_bytes * hidden * vocabulary
 
     def kernel(products: int, bytes_moved: float) -> Kernel:
-        return Kernel("gemm", products * flops, bytes_moved, tile.shape, tile.dtype)
+        return Kernel("loss", products * flops, bytes_moved, tile.shape, tile.dtype)
 
     return (
         Operator(

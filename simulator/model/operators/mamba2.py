@@ -1,0 +1,69 @@
+"""A Mamba-2 mixer: one input projection, short convolution, state-space scan in chunks, gated norm, output.
+
+The scan in chunks of Q tokens (Dao and Gu, "Transformers are SSMs", 2024, section 6), per token: 2 Q N FLOPs a group
+for C B^T, and a head 2 Q P for its product with x, 2 N P into the state and 2 N P out of it (N state, P head dim).
+Five kernels forward and about ten backward at 2.5 times the work; a fused stack joins each side into two.
+"""
+
+from __future__ import annotations
+
+from simulator.model.architecture import Mamba2
+from simulator.model.operator import Kernel, Operator, Saved, Workload
+from simulator.model.operators.gated_norm import GATED_NORM_OUTPUT, gated_norm
+from simulator.model.operators.gemm import linear
+from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, pointwise, token_lane
+from simulator.model.operators.short_convolution import short_convolution
+
+_BACKWARD_RATIO = 2.5
+
+
+def operators(component: Mamba2, hidden: int, workload: Workload) -> tuple[Operator, ...]:
+    """Operators of *component* in a model *hidden* wide."""
+    lane, inner, channels = token_lane(workload), component.heads * component.head_dim, _channels(component)
+    conv = ("mixer.conv1d.weight",) + (("mixer.conv1d.bias",) if component.conv_bias else ())
+    width = inner + channels + component.heads
+    return (
+        linear(lane, "in_proj", MIXER_INPUT, hidden, width, ("mixer.in_proj.weight",)),
+        short_convolution(lane, "short_conv", "scan_projection", channels, component.conv_kernel, conv),
+        _scan(component, lane),
+        gated_norm(lane, 1, inner, "mixer.norm.weight"),
+        linear(lane, "out_proj", GATED_NORM_OUTPUT, inner, hidden, ("mixer.out_proj.weight",)),
+    )
+
+
+def forward_flops(component: Mamba2) -> float:
+    """FLOPs of the scan a token, over all heads and groups."""
+    q, n, p = component.chunk, component.state, component.head_dim
+    return component.groups * 2 * q * n + component.heads * (2 * q * p + 4 * n * p)
+
+
+def _channels(component: Mamba2) -> int:
+    """x, and B and C of each group."""
+    return component.heads * component.head_dim + 2 * component.groups * component.state
+
+
+def _scan(component: Mamba2, lane: Lane) -> Operator:
+    """Bytes: x, B, C, dt in and y out once; the chain also writes and reads chunk states and scores."""
+    fused, heads = lane.execution == "fused", component.heads
+    inner, flops = heads * component.head_dim, lane.count * forward_flops(component)
+    steps = lane.count * heads * FP32_BYTES
+    states = FP32_BYTES * inner * component.state * lane.count / component.chunk
+    scores = FP32_BYTES * lane.count * component.groups * component.chunk
+    moved = lane.tensor_bytes(_channels(component) + inner) + steps
+    moved += 2 * states if fused else 4 * states + 2 * scores + lane.tensor_bytes(inner) + 3 * steps
+    shape = (heads, component.head_dim)
+
+    def kernel(ratio: float, launches: int) -> Kernel:
+        return Kernel("scan", ratio * flops, ratio * moved, shape, lane.dtype, launches=launches)
+
+    return Operator(
+        "scan",
+        forward=(kernel(1.0, 2 if fused else 5),),
+        backward=(kernel(_BACKWARD_RATIO, 4 if fused else 10),),
+        backward_weight=(pointwise(3 * FP32_BYTES * heads),),
+        weights=("mixer.dt_bias", "mixer.A_log", "mixer.D"),
+        saved=(lane.saved("scan_input", _channels(component)), Saved("scan_steps", steps)),
+        output_bytes=lane.tensor_bytes(inner),
+        workspace_bytes=states + scores,
+        backward_workspace_bytes=2 * states + scores,
+    )
