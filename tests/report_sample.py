@@ -159,6 +159,7 @@ def summary(timeline):
     return {
         "scenario": "kimi-k3.1-lora-128-h200",
         "fits": True,
+        "verdict": "fits",
         "step_time_s": {"p10": step_s * 0.93, "p50": step_s, "p90": step_s * 1.08},
         "tokens_per_s": 1048576 / step_s,
         "tokens_per_s_per_accelerator": 8192 / step_s,
