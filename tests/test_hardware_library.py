@@ -1,0 +1,108 @@
+"""The shipped files: all load, and their figures keep the conventions (dense FLOP/s, one direction, per accelerator)."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from simulator.documents import InvalidDocument
+from simulator.hardware.library import build_cluster, load_accelerator, load_fabric, load_node, price
+from simulator.shipped import shipped
+
+SHARED = Path(__file__).parents[1].parent / "shared" / "facts" / "hardware.csv"
+HERE = Path()
+
+
+def names(folder):
+    return sorted(path.stem for path in shipped("hardware_profiles", folder).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", names("accelerators"))
+def test_every_accelerator_loads_and_prices_every_kind(name):
+    accelerator = load_accelerator(name, HERE)
+    assert accelerator.id == name
+    assert set(accelerator.curves) == set(load_accelerator("h200-sxm", HERE).curves)
+    own_or_named = {name, *accelerator.sheet.curves}
+    assert {curve.part for curves in accelerator.curves.values() for curve in curves} <= own_or_named
+
+
+@pytest.mark.parametrize("name", names("nodes"))
+def test_every_node_loads_with_its_accelerator(name):
+    node = load_node(name, HERE)
+    assert load_accelerator(node.accelerator, HERE).id == node.accelerator
+    assert set(node.scale_up.collectives) == {"all_gather", "reduce_scatter", "all_reduce", "all_to_all"}
+
+
+@pytest.mark.parametrize("name", names("fabrics"))
+def test_every_fabric_loads(name):
+    assert load_fabric(name, HERE).reach_nodes >= 1
+
+
+def test_h200_by_the_sheet():
+    h200 = load_accelerator("h200-sxm", HERE)
+    assert h200.peak_flops_per_s("bf16") == 989e12
+    assert h200.peak_flops_per_s("fp8") == 1979e12
+    assert h200.hbm_bandwidth_bytes_per_s == 4.8e12
+    assert h200.hbm_capacity_bytes == 143771 * 2**20
+    assert h200.kernel_launch_s == pytest.approx(9.85e-6)
+
+
+def test_links_count_one_direction():
+    assert load_node("hgx-h200", HERE).scale_up.bandwidth.value == 450e9
+    assert load_node("hgx-a100", HERE).scale_up.bandwidth.value == 300e9
+    assert load_node("hgx-h200", HERE).nic.bandwidth.value == 50e9
+
+
+def test_a_mesh_reaches_one_peer_at_a_seventh():
+    links = load_node("atlas-910b", HERE).scale_up
+    assert links.bandwidth.value == 7 * links.peer_bandwidth.value
+
+
+def test_a_dual_die_package_is_one_accelerator():
+    ascend = load_accelerator("ascend-910c", HERE)
+    assert ascend.peak_flops_per_s("bf16") == 752e12
+    assert ascend.hbm_capacity_bytes == 128e9
+
+
+def test_an_unknown_name_lists_what_is_shipped_and_the_nearest():
+    with pytest.raises(FileNotFoundError) as missing:
+        load_node("hgx-h20", HERE)
+    assert "hgx-h200" in str(missing.value)
+    assert "cloudmatrix-910c" in str(missing.value)
+
+
+def test_a_broken_file_names_file_line_and_problem(tmp_path):
+    good = shipped("hardware_profiles", "fabrics", "rail-fat-tree-400g.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(good.replace("nodes: 256", "nodes: 250"))
+    with pytest.raises(InvalidDocument) as refused:
+        load_fabric("mine", tmp_path)
+    assert "mine.yaml:" in str(refused.value)
+    assert "spine spans 250 nodes, not a multiple of the 32 of leaf" in str(refused.value)
+
+
+def test_a_file_of_ones_own_stands_beside_the_shipped(tmp_path):
+    good = shipped("hardware_profiles", "nodes", "hgx-h200.yaml").read_text()
+    (tmp_path / "half.yaml").write_text(
+        good.replace("\naccelerators: 8", "\naccelerators: 4").replace(": 8\n", ": 4\n")
+    )
+    assert build_cluster("half", "single-node", 4, tmp_path).levels[0].size == 4
+
+
+def test_prices_are_dated_and_absent_where_none_was_found():
+    h200 = price("h200-sxm")
+    assert h200 is not None
+    assert (h200.low, h200.high, h200.value, h200.date) == (2.5, 7.0, 4.75, "2026-05")
+    assert price("mi325x").value == 1.95
+    assert price("ascend-910c") is None
+
+
+@pytest.mark.skipif(not SHARED.is_file(), reason="the fact tables that the files were written from are not here")
+def test_no_accelerator_with_a_memory_rate_was_left_out():
+    with SHARED.open() as file:
+        rows = {row["id"]: row for row in csv.DictReader(file) if row["ds_mem_tbps"]}
+    assert set(rows) == set(names("accelerators"))
+    for name, row in rows.items():
+        accelerator = load_accelerator(name, HERE)
+        assert accelerator.hbm_bandwidth_bytes_per_s == pytest.approx(float(row["ds_mem_tbps"]) * 1e12)
+        if row["ds_bf16_dense_tflops"]:
+            assert accelerator.peak_flops_per_s("bf16") == pytest.approx(float(row["ds_bf16_dense_tflops"]) * 1e12)
