@@ -58,10 +58,14 @@ def test_an_unknown_scenario_lists_the_shipped_ones() -> None:
     assert all(name in line for name in SHIPPED)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 5000, "a\0b", "no/such/file.yaml"])
+@pytest.mark.parametrize("name", ["", "x" * 5000, "a\0b", "no/such/file"])
 def test_an_odd_name_is_an_unknown_scenario(name: str) -> None:
     (line,) = problems(name)
     assert "neither a file nor one of the shipped" in line
+
+
+def test_a_missing_file_is_called_so() -> None:
+    assert problems("no/such/file.yaml") == ["no/such/file.yaml: no such file"]
 
 
 def test_a_folder_is_no_scenario(tmp_path: Path) -> None:
