@@ -10,7 +10,7 @@ import json
 import pkgutil
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -118,12 +118,15 @@ def _repeated(text: str) -> list[tuple[tuple[str, ...], str]]:
     return [(where, f"stands {count} times in one object") for where, count in times.items() if count > 1]
 
 
-def _problems(path: Path, text: str, findings: Findings, model_type: str) -> Iterator[Problem]:
-    """Each problem with the line of its field, or of the object where it is missing; then what model_type may be."""
+def _problems(path: Path, text: str, findings: Findings, model_type: str) -> list[Problem]:
+    """Each problem with the line of its field, or of the object where it is missing, in order of line."""
     lines: dict[tuple[str, ...], int] = {(): 1, **dict(key_lines(text))}
-    for where, message in dict.fromkeys(findings.problems):
-        line = lines.get(where) or lines.get(where[:-1], 1)
-        yield Problem(str(path), line, ".".join(escape(name) for name in where), message)
+    found = dict.fromkeys(findings.problems)
     if model_type not in _readers():
         message = f"no reader knows {escape(model_type)!r}: {nearest(model_type, known_model_types())}"
-        yield Problem(str(path), lines.get(("model_type",)), "model_type", message)
+        found[("model_type",), message] = None
+    placed = [(lines.get(where) or lines.get(where[:-1], 1), where, message) for where, message in found]
+    return [
+        Problem(str(path), line, ".".join(escape(name) for name in where), message)
+        for line, where, message in sorted(placed, key=lambda place: place[0])
+    ]
