@@ -1,0 +1,110 @@
+"""Writes docs/scenario.md, the table of every field of a scenario, from the pydantic model that reads scenarios."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from simulator.forecast.scenario import Scenario
+
+HEAD = """\
+# Fields of a scenario
+
+Generated from `simulator/forecast/scenario.py` by `make docs`; do not edit. The same as a JSON Schema, for editors
+that complete and check YAML: [scenario.schema.json](scenario.schema.json). Examples: the files in
+[scenarios](../scenarios).
+
+A key that is not in these tables is refused. `--set parallel.ep=64` changes a field for one run.
+"""
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+_NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *_sections("", Scenario)])
+
+
+def _sections(path: str, model: type[BaseModel]) -> Iterator[str]:
+    """The table of *model*, which stands at *path* of the document, then those of the sections inside it."""
+    inner = []
+    yield f"## {f'`{path}`' if path else 'Top level'}\n"
+    yield f"{_plain(model.__doc__)}\n"
+    yield "| field | allowed | default | what it is |"
+    yield "|---|---|---|---|"
+    for name, field in model.model_fields.items():
+        where = f"{path}.{name}" if path else name
+        section = _section(field.annotation)
+        if section:
+            inner.append((where, section))
+        several = "list of sections" if section and get_origin(field.annotation) is tuple else "section"
+        allowed = f"{several}, see [{where}](#{where.replace('.', '')})" if section else _allowed(field)
+        meaning = _plain(field.description or (section.__doc__ if section else ""))
+        yield f"| `{name}` | {allowed} | {_default(field, section)} | {meaning} |"
+    yield ""
+    for where, section in inner:
+        yield from _sections(where, section)
+
+
+def _section(kind: Any) -> type[BaseModel] | None:
+    """The section that a field holds, one or a list of them."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next(filter(None, map(_section, get_args(kind))), None)
+
+
+def _allowed(field: FieldInfo) -> str:
+    return _plain(" ".join([_kind(field.annotation), *_limits(field.metadata)]))
+
+
+def _kind(kind: Any) -> str:
+    """*kind* in words; values that are spelt out are listed."""
+    if get_origin(kind) is Annotated:
+        return " ".join([_kind(get_args(kind)[0]), *_limits(kind.__metadata__)])
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"list of {_kind(get_args(kind)[0])}"
+    if _is_union(kind):
+        return " or ".join(_kind(part) for part in get_args(kind) if part is not types.NoneType)
+    return _NAMES.get(kind, str(kind))
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in {Union, types.UnionType}
+
+
+def _limits(constraints: Any) -> Iterator[str]:
+    """The numeric limits among a field's constraints; inside an `Annotated` they stand in a Field of their own."""
+    for constraint in constraints:
+        if isinstance(constraint, FieldInfo):
+            yield from _limits(constraint.metadata)
+        for name, sign in _SIGNS.items():
+            if hasattr(constraint, name):
+                yield f"{sign} {getattr(constraint, name):,}".removesuffix(".0").replace(",", " ")
+
+
+def _default(field: FieldInfo, section: type[BaseModel] | None) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is None or value == "":
+        return "none"
+    if section:
+        return "its fields' own"
+    if isinstance(value, tuple):
+        return ", ".join(f"`{item}`" for item in value)
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _plain(text: str | None) -> str:
+    """*text* on one line, safe inside a table."""
+    return " ".join((text or "").split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(page(), end="")
