@@ -102,7 +102,9 @@ _ARITHMETIC_OF_EQUAL_COST = {
     "initial_context_length",
     "layer_norm_eps",
     "layer_norm_epsilon",
+    "final_logit_softcapping",
     "moe_renormalize",
+    "moe_router_scaling_factor",
     "moe_router_activation_func",
     "norm_eps",
     "norm_topk_prob",
@@ -113,6 +115,8 @@ _ARITHMETIC_OF_EQUAL_COST = {
     "rope_theta",
     "routed_scaling_factor",
     "scoring_func",
+    "swiglu_alpha",
+    "swiglu_limit",
     "topk_method",
 }
 

@@ -18,7 +18,7 @@ def read(fields: Fields) -> Architecture:
     count = common.layer_count(fields)
     mixers, mixture = _mixers(fields, count), _mixture(fields)
     hashed = fields.count("num_hash_layers", 0)
-    fields.ignore("hc_eps", "hc_sinkhorn_iters", "swiglu_limit", "compress_rope_theta", "expert_dtype")
+    fields.ignore("hc_eps", "hc_sinkhorn_iters", "compress_rope_theta", "expert_dtype")
     parts = [(mixer, replace(mixture, router_bias=index >= hashed)) for index, mixer in enumerate(mixers)]
     architecture = common.decoder(fields, parts)
     streams = fields.size("hc_mult", 1, limit=64)

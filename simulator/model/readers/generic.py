@@ -50,7 +50,8 @@ def _mixers(fields: Fields, count: int) -> list[Mixer]:
     if "kv_lora_rank" in fields:
         return [*attention.latent_attention_layers(fields, count)]
     full = _grouped_attention(fields)
-    window = fields.optional_size("sliding_window")
+    window = fields.optional_size("sliding_window") if fields.flag("use_sliding_window", True) else None
+    fields.ignore("sliding_window")
     windowed = replace(full, window=window or fields.optional_size("attention_chunk_size"))
     kinds = fields.texts("layer_types", ["full_attention"] * count)
     if fields.sound and len(kinds) != count:

@@ -24,5 +24,5 @@ def read(fields: Fields) -> Architecture:
         bias=True,
         router_bias=True,
     )
-    fields.ignore("experts_per_token", "swiglu_limit")
+    fields.ignore("experts_per_token")
     return common.decoder(fields, [(full if kind == "full_attention" else windowed, mixture) for kind in kinds])

@@ -56,8 +56,9 @@ def _mixers(fields: Fields, count: int, model_type: str) -> list[Mixer]:
         return [latent] * count
     delta = _delta_attention(linear, padded=model_type != "kimi_linear")
     full = set(linear.whole_numbers("full_attn_layers"))
-    listed = full | set(linear.whole_numbers("kda_layers", sorted(set(range(1, count + 1)) - full)))
-    if fields.sound and listed != set(range(1, count + 1)):
+    every = set(range(1, count + 1))
+    listed = linear.whole_numbers("kda_layers", sorted(every - full))
+    if fields.sound and (full | {*listed} != every or full & {*listed}):
         linear.problem("full_attn_layers", f"with kda_layers it must name each layer from 1 to {count} once")
     return [latent if index + 1 in full else delta for index in range(count)]
 

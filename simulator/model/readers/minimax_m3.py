@@ -14,7 +14,7 @@ MODEL_TYPES = ("minimax_m3",)
 def read(fields: Fields) -> Architecture:
     """sparse_attention_config names the layers whose queries choose blocks."""
     count = common.layer_count(fields)
-    fields.ignore("swiglu_alpha", "swiglu_limit", "use_gemma_norm", "num_nextn_predict_layers", "partial_rotary_factor")
+    fields.ignore("use_gemma_norm", "num_nextn_predict_layers", "partial_rotary_factor")
     fields.ignore("moe_intermediate_size")
     parts = list(zip(_mixers(fields, count), _feed_forwards(fields, count), strict=True))
     return replace(common.decoder(fields, parts), mtp_layers=fields.count("num_mtp_modules", 0, limit=100))
