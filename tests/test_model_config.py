@@ -142,6 +142,8 @@ def test_missing_and_unreadable_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):
         read_architecture(tmp_path / "binary.json")
+    with pytest.raises(ConfigError, match="File name too long"):
+        read_architecture(tmp_path / ("x" * 5000))
     with pytest.raises(ConfigError, match="not a regular file"):
         read_architecture(Path("/dev/zero"))
 

@@ -36,8 +36,7 @@ def read_architecture(path: Path) -> Architecture:
 
     Raise :exc:`ConfigError` with all problems where the file is not one.
     """
-    path = path / "config.json" if path.is_dir() else path
-    text = _text(path)
+    path, text = _text(path)
     values = _object(path, text)
     findings = Findings(_repeated(text))
     fields = Fields(values, findings)
@@ -75,14 +74,16 @@ def _read(fields: Fields, model_type: str) -> Architecture:
     return generic.read(fields)
 
 
-def _text(path: Path) -> str:
+def _text(path: Path) -> tuple[Path, str]:
+    """The file meant by *path*, which may be its folder, and what it holds."""
     try:
-        status = path.stat()
+        file = path / "config.json" if path.is_dir() else path
+        status = file.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise _refused(path, "not a regular file")
+            raise _refused(file, "not a regular file")
         if status.st_size > LARGEST_FILE_BYTES:
-            raise _refused(path, f"larger than {LARGEST_FILE_BYTES} bytes, which no config.json is")
-        return path.read_text(encoding="utf-8-sig")
+            raise _refused(file, f"larger than {LARGEST_FILE_BYTES} bytes, which no config.json is")
+        return file, file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise _refused(path, f"cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
