@@ -31,7 +31,7 @@ def test_the_peak_is_marked_at_its_moment_with_what_ran_and_what_fills_it():
     axes = chart(curve()).axes[0]
     marker = axes.lines[-1]
     assert (marker.get_xdata()[0], marker.get_ydata()[0]) == (0.01, 110.0)
-    assert "peak 110 GB at 10 ms, in forward (loss)\nmost of it parameters: 60 GB" in words(axes)
+    assert "peak 110 GB at 10 ms, in forward (loss)\nlargest part parameters: 60 GB" in words(axes)
     assert "31 GB free" in words(axes)
 
 

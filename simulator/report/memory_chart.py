@@ -135,7 +135,7 @@ def _mark_peak(axes: Axes, curve: MemoryCurve, timeline: Timeline, total: np.nda
     ran = _what_ran(timeline, curve, int(curve.time_ns[i]))
     words = (
         f"peak {human_bytes(float(total[i]))} at {human_time(moment)}{ran}"
-        f"\nmost of it {largest}: {human_bytes(float(curve.bytes_by_kind[largest][i]))}"
+        f"\nlargest part {largest}: {human_bytes(float(curve.bytes_by_kind[largest][i]))}"
     )
     left, right = axes.get_xlim()
     late = moment > (left + right) / 2

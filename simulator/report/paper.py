@@ -5,6 +5,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import floor, log10
 from typing import TYPE_CHECKING, BinaryIO
 
 from simulator.units import human_time
@@ -42,17 +43,21 @@ def time_ticks(axes: Axes) -> None:
 
     left, right = axes.get_xlim()
     start = float(left) if left > 0.2 * (right - left) else 0.0
-    ticks = [
-        t
-        for t in MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(left - start, right - start)
-        if left - start <= t <= right - start
-    ]
+    candidates = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(left - start, right - start)
+    ticks = [float(tick) for tick in candidates if left - start <= tick <= right - start]
+    if start:
+        # The beginning's label is long: it stands to the right of its tick, which needs room.
+        ticks = [0.0, *(tick for tick in ticks if tick > 0.15 * (right - left))]
     labels = [f"{'+' if start else ''}{human_time(tick)}" for tick in ticks]
-    if start and ticks:
-        labels[0] = f"at {start:.6g} s"
+    if start:
+        decimals = max(0, 3 - floor(log10(right - left)))
+        labels[0] = f"at {start:.{decimals}f} s"
     axes.set_xticks([start + tick for tick in ticks], labels)
-    if ticks and start + ticks[-1] > right - 0.03 * (right - left):
-        axes.get_xticklabels()[-1].set_horizontalalignment("right")
+    written = axes.get_xticklabels()
+    if start:
+        written[0].set_horizontalalignment("left")
+    if ticks and start + ticks[-1] > right - 0.05 * (right - left):
+        written[-1].set_horizontalalignment("right")
     axes.tick_params(axis="x", labelsize=8.5, labelcolor=INK, color=FAINT)
     axes.spines["bottom"].set_color(FAINT)
 

@@ -110,7 +110,7 @@ def _facts(summary: Mapping[str, Any]) -> Table:
         grid.add_row(
             "cost", f"{cost['usd_per_step']:,.4g} USD per step, {cost['usd_per_1m_tokens']:,.4g} USD per 1 M tokens"
         )
-    if routing:
+    if routing and routing["expert_max_over_mean"] > 1:
         rank, expert = routing["rank_max_over_mean"], routing["expert_max_over_mean"]
         grid.add_row("routing", f"busiest rank {rank:.3g} x mean, busiest expert {expert:.3g} x mean")
     grid.add_row("based on", _provenance(summary["provenance"]))
@@ -123,7 +123,12 @@ def _facts(summary: Mapping[str, Any]) -> Table:
 
 def _provenance(weights: Mapping[str, float]) -> str:
     total = sum(weights.values())
-    return ", ".join(f"{_percent(weight / total)} {grade}" for grade, weight in weights.items() if weight) or "none"
+    return (
+        ", ".join(
+            f"{_percent(weight / total)} {grade}" for grade, weight in weights.items() if weight >= 0.0005 * total
+        )
+        or "none"
+    )
 
 
 def _time_table(summary: Mapping[str, Any]) -> Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,8 @@ _MOST_BARS = 400
 """Bars of one lane that a reader can still tell apart in the whole step; beyond, shares per bin."""
 _BINS = 450
 _LETTERS = "AB"
+_STRIP_Y = -2.75
+"""Upper edge of the strip of phases in lines of text; the letters of the windows stand between it and the lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,11 @@ class _Scene:
     groups: list[Group]
     group: np.ndarray
     """Per task: position in *groups*."""
+
+    @property
+    def line(self) -> float:
+        """Height of a line of small text in the upper panel, in lanes."""
+        return (self.lanes[-1].y + BAR_HEIGHT) / 22
 
 
 def timeline_chart(timeline: Timeline, summary: Mapping[str, Any]) -> Figure:
@@ -62,7 +70,7 @@ def timeline_chart(timeline: Timeline, summary: Mapping[str, Any]) -> Figure:
         bottom=0.05,
         hspace=0.24,
         wspace=0.06,
-        height_ratios=[1.12, 1][:rows],
+        height_ratios=[1.15, 1][:rows],
     )
     _draw_whole(figure.add_subplot(grid[0, :]), scene, windows, left_out(summary))
     _name_lanes(figure.axes[0], scene)
@@ -77,7 +85,7 @@ def _draw_whole(axes: Axes, scene: _Scene, windows: list[Window], missing: str) 
     start_ns, end_ns = 0, int(scene.timeline.end_ns.max())
     crowded = [lane for lane in scene.lanes if len(lane.tasks) > _MOST_BARS]
     edges_ns = np.linspace(start_ns, end_ns, _BINS + 1)
-    _dress(axes, scene, start_ns, end_ns, top=-1.1)
+    _dress(axes, scene, start_ns, end_ns, top=_STRIP_Y * scene.line)
     _draw_bars(axes, scene, ((lane, lane.tasks) for lane in scene.lanes if len(lane.tasks) <= _MOST_BARS))
     for lane in crowded:
         _draw_shares(axes, scene, lane, edges_ns)
@@ -89,24 +97,28 @@ def _draw_whole(axes: Axes, scene: _Scene, windows: list[Window], missing: str) 
             note, (1, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", ha="right", va="bottom",
             fontsize=8.5, color=FAINT,
         )  # fmt: skip
-    _mark_windows(axes, windows)
+    _mark_windows(axes, scene, windows)
 
 
-def _mark_windows(axes: Axes, windows: list[Window]) -> None:
+def _mark_windows(axes: Axes, scene: _Scene, windows: list[Window]) -> None:
     from matplotlib.patches import Rectangle
 
     start, end = axes.get_xlim()
+    edge = -0.25 * scene.line
     for i, window in enumerate(windows):
         left, right = window.start_ns / 1e9, window.end_ns / 1e9
-        lowest = axes.get_ylim()[0]
-        axes.add_patch(Rectangle((left, -0.2), right - left, lowest, fill=False, edgecolor=INK, lw=0.7))
+        box = Rectangle((left, edge), right - left, axes.get_ylim()[0] - edge, fill=False, edgecolor=INK, lw=0.7)
+        axes.add_patch(box)
         # Two windows may be a hair apart: their letters lean away from each other.
-        side = 1 if i else -1
-        x = (left + right) / 2 - side * 0.003 * (end - start)
-        axes.text(
-            x, 1.012, _LETTERS[i], transform=axes.get_xaxis_transform(), ha="left" if i else "right", va="bottom",
-            fontsize=10.5, fontweight="bold", color=INK,
-        )  # fmt: skip
+        x = (left + right) / 2 + (-0.003 if i else 0.003) * (end - start)
+        style: dict[str, Any] = {
+            "ha": "left" if i else "right",
+            "va": "bottom",
+            "fontsize": 10,
+            "fontweight": "bold",
+            "color": INK,
+        }
+        axes.text(x, edge, _LETTERS[i], **style)
 
 
 def _draw_window(axes: Axes, scene: _Scene, window: Window, letter: str) -> None:
@@ -174,9 +186,11 @@ def _draw_phases(axes: Axes, scene: _Scene) -> None:
     for (phase, _, start_ns, end_ns), word, room in zip(runs, words, letters, strict=True):
         x, width = start_ns / 1e9, (end_ns - start_ns) / 1e9
         colour = "#E3E6E8" if phase == "forward" else "#CDD2D6"
-        axes.broken_barh([(x, width)], (-0.95, 0.6), facecolor=colour, edgecolor="white", lw=0.8)
+        axes.broken_barh([(x, width)], (_STRIP_Y * scene.line, scene.line), facecolor=colour, edgecolor="white", lw=0.8)
         if len(word) <= room:
-            axes.text(x + width / 2, -0.63, word, ha="center", va="center", fontsize=7.5, color=INK)
+            axes.text(
+                x + width / 2, (_STRIP_Y + 0.5) * scene.line, word, ha="center", va="center", fontsize=7.5, color=INK
+            )
 
 
 def _write_names(axes: Axes, scene: _Scene, lane: Lane, tasks: np.ndarray) -> None:
@@ -212,7 +226,7 @@ def _name_lanes(axes: Axes, scene: _Scene) -> None:
     for column, rank in enumerate(scene.timeline.ranks):
         heights = [lane.y for lane in scene.lanes if lane.column == column]
         axes.annotate(
-            f"{rank.label}\nrank {rank.rank}",
+            f"{fill(rank.label, 10)}\nrank {rank.rank}",
             (0, (heights[0] + heights[-1] + BAR_HEIGHT) / 2), xycoords=("axes fraction", "data"),
             xytext=(-82, 0), textcoords="offset points", ha="right", va="center", fontsize=8.5, color=INK,
         )  # fmt: skip
