@@ -104,15 +104,19 @@ def flash_attention(
 
 
 def _backward(lane: Lane, workload: Workload, shape: AttentionShape, pairs: int) -> tuple[Kernel, ...]:
-    """Row sums of output times gradient, the main kernel with its fp32 sums of dq, and their cast."""
+    """Row sums of output times gradient, the main kernel with fp32 sums of dq, their cast, dk and dv by group."""
     flops = 2.0 * shape.heads * (3 * shape.qk_dim + 2 * shape.v_dim) * pairs
     inputs = lane.tensor_bytes(shape.query + shape.key + shape.value)
     output, statistics = lane.tensor_bytes(shape.output), lane.count * shape.heads * FP32_BYTES
     sums = lane.count * shape.query * FP32_BYTES
+    repeated = lane.tensor_bytes(shape.heads * (shape.qk_dim + shape.v_dim))
+    grouped = lane.tensor_bytes(shape.key + shape.value)
+    head_sums = (pointwise(repeated + grouped, launches=2),) if shape.kv_heads < shape.heads else ()
     return (
         pointwise(2 * output + statistics, 2.0 * lane.count * shape.output),
         _kernel(lane, workload, shape, flops, 2 * inputs + output + 2 * statistics + sums),
         pointwise(sums + lane.tensor_bytes(shape.query)),
+        *head_sums,
     )
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from simulator.model.architecture import MixtureOfExperts
 from simulator.model.operator import Kernel, Operator
-from simulator.model.operators.lane import INT64_BYTES, Lane, chain, pointwise
+from simulator.model.operators.lane import INT64_BYTES, Lane, Strided, chain, pointwise
 
-_SORT_LAUNCHES = 5
-"""Kernels that sort positions before eager PyTorch adds rows with repeated positions in order."""
+SORT_LAUNCHES = 9
+"""Kernels that sort positions before eager PyTorch adds rows with repeated positions in order (torch 2.11)."""
 
 
 def dispatch_operators(component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int) -> tuple[Operator, ...]:
@@ -56,9 +56,10 @@ def _permute(tokens: Lane, width: int, rows: float) -> Operator:
     forward: tuple[Kernel, ...] = (pointwise(one + copies, kind="gather"),)
     backward: tuple[Kernel, ...] = (pointwise(copies + one, rows * width, kind="scatter"),)
     if tokens.eager:
-        # masked_fill_ on the rows and its gradient (clone, fill): padding rows of expert parallelism, always run.
-        forward += (pointwise(2 * copies),)
-        backward = (*chain(rows * width, *(2 * tokens.element_bytes,) * 2), *_ordered_add(tokens, width, rows))
+        # A masked fill in place on the rows, and its gradient (clone, fill): for padding rows, but always run.
+        b = tokens.element_bytes
+        forward += chain(rows * width, Strided(2 * b))
+        backward = (*chain(rows * width, 2 * b, Strided(2 * b)), *_ordered_add(tokens, width, rows))
     return Operator("permute", forward, backward, output_bytes=copies)
 
 
@@ -67,7 +68,7 @@ def _ordered_add(tokens: Lane, width: int, rows: float) -> tuple[Kernel, ...]:
     one, copies = tokens.tensor_bytes(width), rows * width * tokens.element_bytes
     return (
         pointwise(one, kind="copy"),
-        pointwise(_SORT_LAUNCHES * 2 * rows * INT64_BYTES, launches=_SORT_LAUNCHES),
+        pointwise(SORT_LAUNCHES * 2 * rows * INT64_BYTES, launches=SORT_LAUNCHES),
         pointwise(copies + 2 * one, rows * width, kind="scatter"),
     )
 
@@ -89,16 +90,24 @@ def _unpermute(tokens: Lane, width: int, rows: float) -> Operator:
         backward: tuple[Kernel, ...] = (pointwise(one + copies, kind="gather"),)
         return Operator("unpermute", forward, backward, output_bytes=one)
     if tokens.execution == "compiled":
-        forward = (pointwise(copies + one, 2 * elements, kind="gather"),)
-        backward = (pointwise(one + 2 * copies, 4 * elements, kind="scatter"),)
-        workspace = 0.0
-    else:
-        forward = (*chain(elements, 2 * b, 2 * b, 3 * b, 2 * b), pointwise(copies + one, elements))
+        forward = (pointwise(2 * copies, elements), pointwise(copies + one, 2 * elements, kind="scatter"))
         backward = (
             pointwise(copies, kind="copy"),
-            pointwise(_SORT_LAUNCHES * 2 * rows * INT64_BYTES, launches=_SORT_LAUNCHES),
+            pointwise(one + copies, elements, kind="scatter"),
+            pointwise(3 * copies, 3 * elements),
+        )
+        workspace = 0.0
+    else:
+        forward = (
+            *chain(elements, 2 * b, Strided(2 * b), Strided(2 * b)),
+            pointwise(2 * copies, kind="gather"),
+            pointwise(copies + one, elements),
+        )
+        backward = (
+            pointwise(copies, kind="copy"),
+            pointwise(SORT_LAUNCHES * 2 * rows * INT64_BYTES, launches=SORT_LAUNCHES),
             pointwise(copies + one, elements, kind="scatter"),
-            *chain(elements, 3 * b, 3 * b, b, 2 * b, 2 * b),
+            *chain(elements, Strided(2 * b), Strided(3 * b), b, 2 * b, Strided(2 * b)),
         )
         workspace = 2 * copies
     kept = (tokens.saved("expert_output", width * rows / tokens.count),)

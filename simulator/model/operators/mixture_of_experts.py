@@ -15,7 +15,7 @@ from simulator.model.operators.dense_feed_forward import feed_forward
 from simulator.model.operators.dispatch import combine_operators, dispatch_operators
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import grouped_linear, linear
-from simulator.model.operators.lane import FEED_FORWARD_INPUT, Lane, chain, routed_lane, token_lane
+from simulator.model.operators.lane import FEED_FORWARD_INPUT, Lane, Strided, chain, routed_lane, token_lane
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.residual import residual_add
 from simulator.model.operators.router import router_operators
@@ -59,7 +59,7 @@ def _experts(component: MixtureOfExperts, routed: Lane, width: int) -> Iterator[
     joined = len(names) * inner
     first = tuple(f"mlp.experts.{name}_proj" for name in names)
     yield grouped_linear(routed, "experts_fc1", "expert_input", width, joined, first, bias=component.bias)
-    if routed.eager:
+    if routed.execution != "fused":
         yield _padding_mask(routed, joined, gated=component.gated)
     function = component.activation
     yield activation(routed, "experts_activation", "expert_hidden", inner, function, gated=component.gated)
@@ -68,16 +68,18 @@ def _experts(component: MixtureOfExperts, routed: Lane, width: int) -> Iterator[
 
 
 def _padding_mask(routed: Lane, width: int, *, gated: bool) -> Operator:
-    """Zeroes rows that no expert computed: a clone and a fill, and again for the gradient, after joining its halves."""
-    b = routed.element_bytes
+    """Zeroes rows that no expert computed, as Hugging Face's experts do: a clone and a fill, or one compiled kernel.
+
+    Eager does the same to the gradient, after joining its two halves; compiled, that is part of the activation's
+    kernel.
+    """
+    b, name = routed.element_bytes, "experts_mask"
+    output_bytes = routed.tensor_bytes(width)
+    if not routed.eager:
+        return Operator(name, chain(width, 2 * b), output_bytes=output_bytes, rows="routed")
+    fill = (2 * b, Strided(2 * b))
     join = (2 * b,) if gated else ()
-    return Operator(
-        "experts_mask",
-        chain(width, 2 * b, 2 * b),
-        chain(width, *join, 2 * b, 2 * b),
-        output_bytes=routed.tensor_bytes(width),
-        rows="routed",
-    )
+    return Operator(name, chain(width, *fill), chain(width, *join, *fill), output_bytes=output_bytes, rows="routed")
 
 
 def _shared_experts(component: MixtureOfExperts, tokens: Lane, hidden: int) -> Iterator[Operator]:

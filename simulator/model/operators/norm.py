@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.model.operator import Operator, Saved
-from simulator.model.operators.lane import FP32_BYTES, Lane, chain, pointwise
+from simulator.model.operators.lane import FP32_BYTES, Lane, Strided, chain, pointwise
 
 _FLOPS_PER_ELEMENT = 4
 _GRADIENT_FLOPS_PER_ELEMENT = 10
@@ -68,19 +68,20 @@ def _eager_rms_norm(lane: Lane, name: str, shape: NormShape, weight: str) -> Ope
     """x.float(); pow(2); mean; + eps; rsqrt; mul; cast back; times weight. *b* is the activations' element size.
 
     Backward: the weight's product, the cast, the two sides of the fp32 product, the mean's broadcast and the three
-    kernels of pow's gradient, the sum of both paths, the last cast.
+    kernels of pow's gradient (power 1, times 2, times the gradient), the sum of both paths, the last cast.
     """
     elements, b = lane.count * shape.elements, lane.element_bytes
     row_kernels = chain(lane.count * shape.groups, 2 * FP32_BYTES, 2 * FP32_BYTES)
     forward = (
-        *chain(elements, b + 4, 8),
+        *chain(elements, Strided(b + 4), 8),
         pointwise(4 * elements, elements, kind="norm"),
         *row_kernels,
-        *chain(elements, 8, 4 + b, 2 * b),
+        *chain(elements, 8, 4 + b, Strided(2 * b)),
     )
     reduction = (pointwise(4 * elements, elements, kind="norm"),)
-    row_gradients = chain(lane.count * shape.groups, *(2 * FP32_BYTES,) * 4)
-    backward = chain(elements, 2 * b, b + 4, 8, 12) + reduction + row_gradients + chain(elements, 8, 8, 8, 12, 4 + b)
+    row_gradients = chain(lane.count * shape.groups, *(2 * FP32_BYTES,) * 3)
+    product_gradients = chain(elements, Strided(2 * b), Strided(b + 4), 8, 12)
+    backward = product_gradients + reduction + row_gradients + chain(elements, Strided(4), 8, 8, 12, 12, 4 + b)
     return Operator(
         name,
         forward=forward,

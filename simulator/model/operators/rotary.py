@@ -8,7 +8,7 @@ products and a sum; backward, each half's slice is a zero fill and a copy.
 from __future__ import annotations
 
 from simulator.model.operator import Kernel, Operator
-from simulator.model.operators.lane import Lane, chain, pointwise
+from simulator.model.operators.lane import Lane, Strided, chain, pointwise
 
 _FLOPS_PER_ELEMENT = 3
 
@@ -20,16 +20,20 @@ def rotary(lane: Lane, *widths: int, whole: bool = True) -> Operator:
         forward = tuple(kernel for n in elements for kernel in _eager_forward(n, lane.element_bytes, whole=whole))
         backward = tuple(kernel for n in elements for kernel in _eager_backward(n, lane.element_bytes))
     else:
-        forward = (pointwise(2 * lane.element_bytes * sum(elements), _FLOPS_PER_ELEMENT * sum(elements)),)
+        launches = len(elements) if lane.execution == "compiled" else 1
+        flops = _FLOPS_PER_ELEMENT * sum(elements)
+        forward = (pointwise(2 * lane.element_bytes * sum(elements), flops, launches=launches),)
         backward = forward
     return Operator("rotary", forward, backward, output_bytes=lane.tensor_bytes(sum(widths)))
 
 
 def _eager_forward(elements: int, b: int, *, whole: bool) -> tuple[Kernel, ...]:
     """Negation of one half, cat, x cos, rotated sin, sum; one more cat where the rotated slice joins the rest."""
-    return chain(elements, b, 2 * b, 2 * b, 2 * b, 3 * b, *(() if whole else (2 * b,)))
+    rotated = (b, Strided(2 * b), Strided(2 * b), Strided(2 * b), 3 * b)
+    return chain(elements, *rotated, *(() if whole else (Strided(2 * b),)))
 
 
 def _eager_backward(elements: int, b: int) -> tuple[Kernel, ...]:
-    """Two products, neg, zero fill and copy for each half, and two sums of the three paths."""
-    return chain(elements, 2 * b, 2 * b, b, b, b, b, b, 3 * b, 3 * b)
+    """Two products, neg, zero fill and copy for each half, two sums of the three paths, a copy into linear layout."""
+    products, halves = (Strided(2 * b),) * 2, (b, Strided(b)) * 2
+    return chain(elements, *products, b, *halves, 3 * b, 3 * b, Strided(2 * b))

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from simulator.model.architecture import MixtureOfExperts
 from simulator.model.operator import Kernel, Operator, Saved
+from simulator.model.operators.dispatch import SORT_LAUNCHES
 from simulator.model.operators.gemm import linear
 from simulator.model.operators.lane import FEED_FORWARD_INPUT, FP32_BYTES, INT64_BYTES, Lane, chain, pointwise
 
 _ORDER_TABLES = 3
 """Positions that eager keeps beside the choice: rows to slots, slots to rows, slots to tokens."""
 _EAGER_ORDER_LAUNCHES = 24
-"""Sort of token-expert pairs (nine passes), histogram, running sum, comparisons, casts and the inverse order."""
+"""Sort of token-expert pairs (eleven kernels), histogram, running sum, comparisons, casts and the inverse order."""
 
 
 def router_operators(component: MixtureOfExperts, lane: Lane, hidden: int) -> tuple[Operator, ...]:
@@ -23,6 +24,15 @@ def router_operators(component: MixtureOfExperts, lane: Lane, hidden: int) -> tu
     choices = component.experts + component.zero_experts
     product = linear(lane, "router", FEED_FORWARD_INPUT, hidden, choices, ("mlp.gate.weight",))
     return product, _choice(component, lane, choices)
+
+
+def _weight_gradients(lane: Lane, pairs: int) -> tuple[Kernel, ...]:
+    """From the rows' order back to the tokens', through the division by their sum. Eager sorts positions once more."""
+    division = chain(pairs, *(3 * FP32_BYTES,) * (8 if lane.eager else 3))
+    if not lane.eager:
+        return division
+    sort = pointwise(2 * SORT_LAUNCHES * pairs * INT64_BYTES, launches=SORT_LAUNCHES)
+    return (sort, pointwise(3 * pairs * lane.element_bytes, kind="scatter"), *division)
 
 
 def _choice(component: MixtureOfExperts, lane: Lane, choices: int) -> Operator:
@@ -46,7 +56,7 @@ def _choice(component: MixtureOfExperts, lane: Lane, choices: int) -> Operator:
             pointwise(2 * small * pairs, launches=small),
         )
         backward = (
-            *chain(tokens * k, 4 * FP32_BYTES, 3 * FP32_BYTES, 3 * FP32_BYTES),
+            *_weight_gradients(lane, tokens * k),
             pointwise(scores, kind="copy"),
             pointwise(2 * chosen, kind="scatter"),
             pointwise(2 * scores + logits, kind="softmax"),
