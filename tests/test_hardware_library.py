@@ -1,4 +1,4 @@
-"""The shipped files: all load, and their figures keep the conventions (dense FLOP/s, one direction, per accelerator)."""
+"""The shipped files all load, and keep the conventions: dense FLOP/s, one direction, per accelerator."""
 
 import csv
 from pathlib import Path
