@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import resource
@@ -267,6 +268,23 @@ def test_without_a_command_the_help_is_shown(rackcast: Rackcast) -> None:
     status, out, err = rackcast()
     assert status == 2
     assert "Commands:" in out + err
+
+
+def test_progress_is_for_people_who_look(tmp_path: Path) -> None:
+    master, slave = os.openpty()
+    with subprocess.Popen(
+        [*PROGRAM, "run", SMALL, "--json", "--out", tmp_path], stdout=subprocess.PIPE, stderr=slave
+    ) as run:
+        os.close(slave)
+        shown = b""
+        # Linux ends the reading of a terminal that nobody holds open any more with an error.
+        with contextlib.suppress(OSError):
+            while part := os.read(master, 65536):
+                shown += part
+        out, _ = run.communicate()
+    os.close(master)
+    assert "━" in shown.decode()
+    assert json.loads(out)["scenario"] == SMALL
 
 
 def test_a_closed_pipe_ends_the_program_quietly() -> None:

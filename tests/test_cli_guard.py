@@ -69,6 +69,13 @@ def test_a_full_disk_is_told_with_the_file(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == "out/summary.json: No space left on device\n"
 
 
+def test_a_full_standard_output_is_told() -> None:
+    code = "import typer; from simulator.cli.guard import *; typer.run(lambda: conclude(lambda: Answer({}, str), True))"
+    with open("/dev/full", "wb") as full:  # noqa: PTH123, a device
+        ended = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (ended.returncode, ended.stderr) == (2, b"standard output cannot be written: No space left on device\n")
+
+
 def test_ctrl_c_ends_with_130() -> None:
     code = (
         "import os, signal, time\n"

@@ -197,6 +197,13 @@ def test_unprintable_characters_of_the_file_are_escaped(tmp_path: Path) -> None:
     assert problems(tmp_path, text)[0].startswith("F:2: \\u202eb: unknown key; allowed:")
 
 
+def test_a_refused_key_is_an_unknown_key_too(tmp_path: Path) -> None:
+    assert problems(tmp_path, 'name: a\n"\\ud800": 1\n') == [
+        "F:2: found a text with the control character U+D800, which is not allowed",
+        "F:2: \\ud800: unknown key; allowed: by_name, either, name, on, part, parts, share",
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -281,6 +288,7 @@ def test_an_empty_override_is_null(tmp_path: Path) -> None:
         ("name.first=2", "name.first: unknown path: name is the value 'a', which has no keys"),
         ("parts.4=2", "parts.4: unknown path: parts is a list; allowed: 0"),
         ("part", "expected path.to.key=value, such as parallel.ep=64"),
+        ("a\udcffb=3", "found a text with the control character U+DCFF, which is not allowed"),
         ("=3", "expected path.to.key=value, such as parallel.ep=64"),
         ("part..degree=3", "expected path.to.key=value, such as parallel.ep=64"),
         (
@@ -291,7 +299,8 @@ def test_an_empty_override_is_null(tmp_path: Path) -> None:
 )
 def test_a_bad_override_is_named(tmp_path: Path, override: str, expected: str) -> None:
     found = problems(tmp_path, "name: a\nparts: [{}]\n", override)
-    assert found == [f"--set {override}: {expected}"]
+    shown = override.replace("\udcff", "\\udcff")
+    assert found == [f"--set {shown}: {expected}"]
 
 
 def test_problems_of_file_and_overrides_come_together(tmp_path: Path) -> None:

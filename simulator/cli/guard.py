@@ -37,17 +37,18 @@ class Answer:
 def conclude(body: Callable[[], Answer], as_json: bool) -> NoReturn:
     """Run *body*, print its answer or what went wrong, and leave with the exit status."""
     try:
-        answer = body()
-        _print(answer, as_json)
-        status = answer.status
+        text, status = _outcome(body, as_json)
+        typer.echo(text, nl=False)
     except KeyboardInterrupt:
         say("interrupted")
         status = _INTERRUPTED
     except BrokenPipeError:
         _silence()
         status = _PIPE_CLOSED
-    except Exception as error:  # noqa: BLE001, the outermost place, where no user should see a traceback
-        status = _failed(error, as_json)
+    except OSError as error:
+        _silence()
+        say(f"standard output cannot be written: {error.strerror}")
+        status = BAD_INPUT
     raise typer.Exit(status)
 
 
@@ -58,21 +59,30 @@ def say(message: str) -> None:
     typer.echo(escape(message, None), err=True)
 
 
-def _print(answer: Answer, as_json: bool) -> None:
-    if as_json:
-        import json
+def _outcome(body: Callable[[], Answer], as_json: bool) -> tuple[str, int]:
+    """What standard output gets, and the exit status."""
+    try:
+        answer = body()
+        return _object(answer.value) if as_json else _readable(answer.screen()), answer.status
+    except Exception as error:  # noqa: BLE001, the outermost place, where no user should see a traceback
+        return _failed(error, as_json)
 
-        typer.echo(json.dumps(answer.value, indent=2, allow_nan=False))
-    elif isinstance(readable := answer.screen(), str):
-        typer.echo(readable)
-    else:
-        from rich.console import Console
 
-        console = Console()
-        with console.capture() as capture:
-            console.print(readable)
-        typer.echo(capture.get(), nl=False)
-    sys.stdout.flush()
+def _object(value: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def _readable(screen: RenderableType | str) -> str:
+    if isinstance(screen, str):
+        return f"{screen}\n"
+    from rich.console import Console
+
+    console = Console()
+    with console.capture() as capture:
+        console.print(screen)
+    return capture.get()
 
 
 def _silence() -> None:
@@ -80,20 +90,17 @@ def _silence() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _failed(error: Exception, as_json: bool) -> int:
+def _failed(error: Exception, as_json: bool) -> tuple[str, int]:
     problems = _bad_input(error)
     status = FAULT if problems is None else BAD_INPUT
     if problems is None:
         problems = [{"message": _fault(error)}]
     for problem in problems:
         say(problem.get("text", problem["message"]))
-    if as_json:
-        import json
-
-        keys = ("file", "line", "where", "message")
-        listed = [{key: problem[key] for key in keys if problem.get(key)} for problem in problems]
-        typer.echo(json.dumps({"error": "bad input" if status == BAD_INPUT else "fault", "problems": listed}, indent=2))
-    return status
+    keys = ("file", "line", "where", "message")
+    listed = [{key: problem[key] for key in keys if problem.get(key)} for problem in problems]
+    kind = "bad input" if status == BAD_INPUT else "fault"
+    return _object({"error": kind, "problems": listed}) if as_json else "", status
 
 
 def _bad_input(error: Exception) -> list[dict[str, Any]] | None:

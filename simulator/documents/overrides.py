@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simulator.documents.problem import Problem, escape, nearest
+from simulator.documents.scalar import check_text
 from simulator.documents.tree import Node, Unreadable, read_tree
 
 
@@ -30,6 +31,10 @@ def _apply_one(root: Node, override: str, problems: list[Problem]) -> Node:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise Unreadable(Problem(source, None, "", "expected path.to.key=value, such as parallel.ep=64"))
+    try:
+        check_text(path)
+    except ValueError as error:
+        raise Unreadable(Problem(source, None, "", str(error))) from None
     if text.strip():
         node, found = read_tree(text, source, numbered=False)
         problems += [replace(problem, where=path.strip()) for problem in found]

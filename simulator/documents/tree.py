@@ -179,8 +179,8 @@ class _Builder:
             raise self._stop(
                 f"{where}: found a key that is not a plain word" if where else "found a key that is no word"
             )
-        self._scalar(event, where)
-        return str(event.value)
+        refused = self._scalar(event, where).refused
+        return escape(event.value, None) if refused else str(event.value)
 
     def _at(self, value: dict[str, Node] | tuple[Node, ...] | Scalar, line: int, weight: int) -> Node:
         return Node(value, self.source, line if self.numbered else None, weight)
