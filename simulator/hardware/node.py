@@ -8,30 +8,53 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import Field, model_validator
 
+from simulator.hardware.curve import Floats
 from simulator.hardware.figure import Figure, Record, Share
 from simulator.units import Bytes, BytesPerSecond, Seconds
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
 
+BULK_HALF_BYTES = 4 * 2**20
+"""NCCL on A100, H100, H200 and B200 waits as a small message does up to 1 MiB, and its full further wait from 16 MiB on
+(ai-dynamo/aiconfigurator@095f58a5, comm/nccl tables)."""
+
 
 class Collective(Record):
-    """How a library's collective runs over the scale-up links, as three figures.
+    """How a library's collective runs over the scale-up links.
 
-    A small message over n ranks takes `start + (n - 1) * step`; a large one moves its bytes at `share` of the link
-    rate. Between the two (around 16 MiB on 8 ranks) their sum is 10 to 20 % below what is measured.
+    A small message over n ranks takes `start + (n - 1) * step`. A large one moves its bytes at a share of the link
+    rate, after a further wait of `bulk` for a change of protocol; half of that wait is met at `BULK_HALF_BYTES`.
     """
 
     share: Figure[Share]
-    """Bus bandwidth (bytes on each rank's wire per second) over the scale-up bandwidth."""
+    """Bus bandwidth (bytes on each rank's wire per second) over the scale-up bandwidth, in a full domain."""
+    few_ranks: dict[Count, Figure[Share]] = Field(default_factory=dict)
+    """The same for smaller groups, by ranks: those keep fewer channels busy."""
     start: Figure[Seconds]
     step: Figure[Seconds]
+    bulk: Figure[Seconds] | None = None
 
-    def small_message_s(self, ranks: int) -> float:
-        """Time of a message so small that only latency counts; 0 for a lone rank."""
-        return self.start.value + (ranks - 1) * self.step.value if ranks > 1 else 0.0
+    def share_at(self, ranks: ArrayLike, domain: int) -> Floats:
+        """The share for groups of *ranks* in a node of *domain* accelerators, interpolated on log ranks."""
+        known = {count: figure.value for count, figure in self.few_ranks.items()} | {domain: self.share.value}
+        counts = sorted(known)
+        asked = np.log(np.maximum(np.asarray(ranks, float), 1.0))
+        return np.asarray(np.interp(asked, np.log(counts), [known[count] for count in counts]))
+
+    def latency_s(self, ranks: ArrayLike, message_bytes: ArrayLike) -> Floats:
+        """All of the time that does not grow with bytes over rate; 0 for a lone rank or an empty message.
+
+        *message_bytes* are those of the whole buffer: what a gather ends with, a reduction begins with.
+        """
+        ranks_, size = np.asarray(ranks, float), np.asarray(message_bytes, float)
+        bulk_s = self.bulk.value * size / (size + BULK_HALF_BYTES) if self.bulk else 0.0
+        wait_s = self.start.value + (ranks_ - 1) * self.step.value + bulk_s
+        return np.where((ranks_ > 1) & (size > 0), wait_s, 0.0)
 
 
 class BeyondNode(Record):
