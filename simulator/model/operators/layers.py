@@ -17,7 +17,7 @@ from simulator.model.operators.hyper_connections import read_streams, write_stre
 from simulator.model.operators.lane import Lane, token_lane
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.residual import residual_add
-from simulator.model.operators.residual_mix import open_block, residual_mix
+from simulator.model.operators.residual_mix import residual_mix
 
 
 def component_operators(component: Mixer | FeedForward, hidden: int, workload: Workload) -> tuple[Operator, ...]:
@@ -27,14 +27,12 @@ def component_operators(component: Mixer | FeedForward, hidden: int, workload: W
 
 def layer_operators(architecture: Architecture, layer: Layer, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *layer*, norms and residual additions included."""
-    lane = token_lane(workload)
+    lane, hidden = token_lane(workload), architecture.hidden
     found: list[Operator] = []
-    if layer.mixer is not None:
-        inner = component_operators(layer.mixer, architecture.hidden, workload)
-        found += _sub_layer(architecture, layer, lane, "mixer", inner)
-    if layer.feed_forward is not None:
-        inner = component_operators(layer.feed_forward, architecture.hidden, workload)
-        found += _sub_layer(architecture, layer, lane, "feed_forward", inner)
+    for part, component in (("mixer", layer.mixer), ("feed_forward", layer.feed_forward)):
+        if component is not None:
+            inner = component_operators(component, hidden, workload)
+            found += _sub_layer(layer, lane, part, hidden, inner)
     return keep_once(found)
 
 
@@ -53,20 +51,10 @@ def vision_operators(architecture: Architecture, workload: Workload) -> tuple[Op
     return () if architecture.vision is None else vision.operators(architecture.vision, workload)
 
 
-def layer_input_bytes(architecture: Architecture, layer: Layer, workload: Workload) -> float:
-    """What full recomputation keeps of *layer*: its input, and the residual block that it opens."""
-    one = token_lane(workload).tensor_bytes(architecture.hidden)
-    return one * (layer.hyper_connections + (1 if _opens_block(architecture, layer) else 0))
-
-
-def _sub_layer(
-    architecture: Architecture, layer: Layer, lane: Lane, part: str, inner: tuple[Operator, ...]
-) -> Iterator[Operator]:
-    hidden = architecture.hidden
+def _sub_layer(layer: Layer, lane: Lane, part: str, hidden: int, inner: tuple[Operator, ...]) -> Iterator[Operator]:
     source = f"{part}_residual"
-    first = part == "mixer" or layer.mixer is None
-    if architecture.attn_res_block:
-        yield from _residual_mixes(architecture, layer, lane, part, first=first)
+    if layer.residual_blocks:
+        yield _residual_mix(layer, lane, part, hidden)
         source = f"{part}_mixed"
     if layer.hyper_connections > 1:
         name = "attn" if part == "mixer" else "ffn"
@@ -94,19 +82,8 @@ def _extra_norms(layer: Layer, lane: Lane, part: str, hidden: int) -> Iterator[O
         yield rms_norm(lane, name, f"{part}_output.{number}", NormShape(hidden), f"{name}.weight")
 
 
-def _opens_block(architecture: Architecture, layer: Layer) -> bool:
-    return bool(architecture.attn_res_block) and layer.index % architecture.attn_res_block == 0
-
-
-def _residual_mixes(
-    architecture: Architecture, layer: Layer, lane: Lane, part: str, *, first: bool
-) -> Iterator[Operator]:
-    """The first sub-layer mixes before a new block is opened, so it sees one less; without blocks it mixes none."""
-    opens = first and _opens_block(architecture, layer)
-    candidates = layer.residual_blocks + (0 if opens else 1)
+def _residual_mix(layer: Layer, lane: Lane, part: str, hidden: int) -> Operator:
+    """The mix of all blocks and the current residual; a block that the layer opens counts before both sub-layers."""
     prefix = "self_attention" if part == "mixer" else "mlp"
-    if candidates > 1:
-        weights = (f"{prefix}_res_norm.weight", f"{prefix}_res_proj.weight")
-        yield residual_mix(lane, f"{part}_residual_mix", architecture.hidden, candidates, weights)
-    if opens:
-        yield open_block(lane, architecture.hidden)
+    weights = (f"{prefix}_res_norm.weight", f"{prefix}_res_proj.weight")
+    return residual_mix(lane, f"{part}_residual_mix", hidden, layer.residual_blocks + 1, weights)

@@ -93,6 +93,6 @@ def _eager_rms_norm(lane: Lane, name: str, shape: NormShape, weight: str) -> Ope
             Saved(f"{name}.normalised", elements * b, "weight_gradient", (weight,)),
         ),
         output_bytes=elements * b,
-        workspace_bytes=8 * elements,
+        workspace_bytes=4 * elements,
         backward_workspace_bytes=12 * elements,
     )

@@ -3,7 +3,7 @@
 Scores are products of one learnt vector with the RMS-normed candidates; (n + 1) candidates cost 4 (n + 1) D FLOPs a
 token. Fused: one read of the candidates and one write; unfused each candidate is read, normed in fp32 and read again,
 10 B an element at least (models_and_formulas section 1.3). The blocks themselves stay alive through the whole forward
-pass.
+pass, and no layer keeps them.
 """
 
 from __future__ import annotations
@@ -53,10 +53,3 @@ def residual_mix(lane: Lane, name: str, hidden: int, candidates: int, weights: t
         workspace_bytes=workspace,
         backward_workspace_bytes=workspace,
     )
-
-
-def open_block(lane: Lane, hidden: int) -> Operator:
-    """The residual so far becomes one more block, which every later layer reads."""
-    one = lane.tensor_bytes(hidden)
-    copy = pointwise(2 * one, kind="copy")
-    return Operator("residual_block", (copy,), (copy,), saved=(Saved("residual_block", one),), output_bytes=one)
