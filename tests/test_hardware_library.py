@@ -88,6 +88,17 @@ def test_a_file_of_ones_own_stands_beside_the_shipped(tmp_path):
     assert build_cluster("half", "single-node", 4, tmp_path).levels[0].size == 4
 
 
+def test_curves_of_ones_own_go_before_the_shipped(tmp_path):
+    (tmp_path / "accelerators").mkdir()
+    (tmp_path / "measured" / "mine").mkdir(parents=True)
+    sheet = shipped("hardware_profiles", "accelerators", "h100-sxm.yaml").read_text()
+    (tmp_path / "accelerators" / "mine.yaml").write_text(sheet)
+    curve = shipped("hardware_profiles", "measured", "h200-sxm", "copy.yaml").read_text()
+    (tmp_path / "measured" / "mine" / "copy.yaml").write_text(curve.replace("part: h200-sxm", "part: mine"))
+    mine = load_accelerator("accelerators/mine", tmp_path)
+    assert [curve.part for curve in mine.curves["copy"]] == ["mine", "h200-sxm"]
+
+
 def test_prices_are_dated_and_absent_where_none_was_found():
     h200 = price("h200-sxm")
     assert h200 is not None

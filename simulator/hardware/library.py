@@ -41,16 +41,19 @@ class _Prices(RootModel[dict[str, Price]]):
 def load_accelerator(name: str, folder: Path) -> Accelerator:
     """The accelerator that *name* means, with its curves: its own, then those of the parts that its sheet names.
 
-    A path is taken relative to *folder*. Raise :exc:`FileNotFoundError` with what there is, and
+    A file ``accelerators/x.yaml`` of one's own may have its curves beside it, in ``measured/x/*.yaml``; they go before
+    the shipped ones. A path is taken relative to *folder*. Raise :exc:`FileNotFoundError` with what there is, and
     :exc:`simulator.documents.InvalidDocument` with every problem of a file.
     """
     path = _find(name, "accelerators", "accelerator", folder)
     sheet = documents.load(path, AcceleratorSheet)
     curves: dict[str, tuple[Curve, ...]] = {}
+    homes = dict.fromkeys((path.resolve().parent.parent, shipped(_HOME)))
     for part in (path.stem, *sheet.curves):
-        for file in sorted(shipped(_HOME, "measured", part).glob("*.yaml")):
-            curve = documents.load(file, Curve)
-            curves[curve.kind] = (*curves.get(curve.kind, ()), curve)
+        for home in homes:
+            for file in sorted((home / "measured" / part).glob("*.yaml")):
+                curve = documents.load(file, Curve)
+                curves[curve.kind] = (*curves.get(curve.kind, ()), curve)
     return Accelerator(path.stem, sheet, curves)
 
 
