@@ -25,18 +25,28 @@ class TrainedState:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A low-rank adapter on one linear weight of shape (out, in): A is (rank, in) and B is (out, rank)."""
+    """A low-rank adapter on one linear weight: A is (rank, in) and B is (out, rank).
+
+    A linear layer's weight is (out, in); an expert tensor is (experts, in, out) and gets a pair for each expert.
+    """
 
     parameter: Parameter
     rank: int
 
     @property
+    def widths(self) -> tuple[int, int]:
+        """Width of the input and of the output of the layer that it stands beside."""
+        first, second = self.parameter.shape[-2:]
+        return (first, second) if self.parameter.role == "routed_expert" else (second, first)
+
+    @property
     def factors(self) -> tuple[Parameter, Parameter]:
-        """The two factors as parameters; an expert tensor gets a pair for each expert."""
-        *experts, out, inner = self.parameter.shape
+        """The two factors as parameters."""
+        into, out = self.widths
+        experts = self.parameter.shape[:-2]
         name, role = self.parameter.name, self.parameter.role
         return (
-            Parameter(f"{name}.lora_A", (*experts, self.rank, inner), role),
+            Parameter(f"{name}.lora_A", (*experts, self.rank, into), role),
             Parameter(f"{name}.lora_B", (*experts, out, self.rank), role),
         )
 
@@ -79,17 +89,16 @@ def shard_group(
     name: str, axis: str, ranks: int, frozen: Iterable[Parameter], trained: Iterable[Parameter], *, ep: int = 1
 ) -> ShardGroup:
     """Shard *frozen* and *trained* parameters over *ranks* ranks, routed experts among *ep* ranks before that."""
-    frozen_shapes = [_local_shape(p, ep) for p in frozen]
-    trained_shapes = [_local_shape(p, ep) for p in trained]
+    fixed, learnt = list(frozen), list(trained)
     return ShardGroup(
         name=name,
         axis=axis,
         ranks=ranks,
-        frozen_elements=sum(map(prod, frozen_shapes)),
-        trained_elements=sum(map(prod, trained_shapes)),
-        frozen_shard=sum(_shard_elements(shape, ranks) for shape in frozen_shapes),
-        trained_shard=sum(_shard_elements(shape, ranks) for shape in trained_shapes),
-        parameters=len(frozen_shapes) + len(trained_shapes),
+        frozen_elements=sum(prod(_local_shape(p, ep)) for p in fixed),
+        trained_elements=sum(prod(_local_shape(p, ep)) for p in learnt),
+        frozen_shard=sum(_shard_elements(p, ranks, ep) for p in fixed),
+        trained_shard=sum(_shard_elements(p, ranks, ep) for p in learnt),
+        parameters=len(fixed) + len(learnt),
     )
 
 
@@ -103,8 +112,9 @@ def _local_shape(parameter: Parameter, ep: int) -> tuple[int, ...]:
     return (experts // ep, *rest)
 
 
-def _shard_elements(shape: tuple[int, ...], ranks: int) -> int:
-    """Elements of one rank's padded shard: dim 0 cut in *ranks* parts, dim 1 where dim 0 counts too few experts."""
-    if len(shape) == 3 and shape[0] < ranks:
-        return shape[0] * ceil(shape[1] / ranks) * shape[2]
-    return ceil(shape[0] / ranks) * prod(shape[1:])
+def _shard_elements(parameter: Parameter, ranks: int, ep: int) -> int:
+    """Elements of one rank's padded shard: dim 0 cut in *ranks* parts, or dim 1 where experts are too few."""
+    first, *rest = _local_shape(parameter, ep)
+    if parameter.role == "routed_expert" and len(rest) == 2 and first < ranks:
+        return first * ceil(rest[0] / ranks) * rest[1]
+    return ceil(first / ranks) * prod(rest)

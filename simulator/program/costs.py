@@ -125,14 +125,14 @@ def adapters_of(operator: Operator, adapters: Mapping[str, Adapter]) -> tuple[Ad
 
 def _adapter_forward(adapter: Adapter, tokens: int) -> tuple[Kernel, ...]:
     """Low-rank product h = x A, then y += h B."""
-    out, inner = adapter.parameter.shape[-2:]
-    return (_gemm(adapter, tokens, adapter.rank, inner), _gemm(adapter, tokens, out, adapter.rank))
+    into, out = adapter.widths
+    return (_gemm(adapter, tokens, adapter.rank, into), _gemm(adapter, tokens, out, adapter.rank))
 
 
 def _adapter_backward(adapter: Adapter, tokens: int) -> tuple[Kernel, ...]:
     """Gradients of h, B, x and A, in that order: each moves as much as its forward gemm."""
-    out, inner = adapter.parameter.shape[-2:]
-    thin, wide = (adapter.rank, inner), (out, adapter.rank)
+    into, out = adapter.widths
+    thin, wide = (adapter.rank, into), (out, adapter.rank)
     return tuple(_gemm(adapter, tokens, n, k) for n, k in (wide, wide, thin, thin))
 
 
