@@ -174,14 +174,27 @@ def test_sparse_attention_of_8192_queries():
         ("loss", 2 * 4 * 8192 * 128256, 3.964e-3, False),
         ("softmax", 2 * 4 * 8192 * 151936, 4.77e-3, False),
         ("softmax", 3 * 4 * 8192 * 151936, 4.94e-3, True),
-        ("optimizer", 14 * 5.607e9, 29.06e-3, False),
-        ("optimizer", 14 * 4.616e9, 24.07e-3, False),
         ("conv", 2 * 2 * 8192 * 3 * 96 * 128, 466.4e-6, False),
     ],
 )
 def test_kernels_bound_by_memory(kind, traffic, measured_s, backward):
     seconds = float(kernel_time(H200, kind, 0, traffic, backward=backward).seconds)
     assert seconds == pytest.approx(measured_s, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "bytes_each", "dtype", "measured_s"),
+    [
+        (5.607e9, 14, "bf16", 29.06e-3),
+        (4.616e9, 14, "bf16", 24.07e-3),
+        (1.2358e9, 14, "bf16", 6.441e-3),
+        (4.015e9, 28, "fp32", 32.80e-3),
+    ],
+)
+def test_fused_adamw_inside_a_step(parameters, bytes_each, dtype, measured_s):
+    flops = 12 * parameters
+    seconds = float(kernel_time(H200, "optimizer", flops, bytes_each * parameters, dtype=dtype).seconds)
+    assert seconds == pytest.approx(measured_s, rel=0.01)
 
 
 def test_cut_cross_entropy():
