@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
+from simulator.forecast.reading import read_scenario
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "docs" / "scenario.schema.json"
@@ -33,3 +35,10 @@ def test_the_schema_is_one() -> None:
 def test_an_editor_finds_nothing_wrong_with_a_shipped_scenario(path: Path) -> None:
     found = YAML(typ="safe").load(path.read_text())
     assert list(Draft202012Validator(json.loads(SCHEMA.read_text())).iter_errors(found)) == []
+
+
+def test_the_scenario_that_the_readme_shows_can_be_used(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "shown.yaml").write_text(shown)
+    scenario, _ = read_scenario(str(tmp_path / "shown.yaml"))
+    assert scenario.name in shown
