@@ -32,6 +32,11 @@ class LayerLoad:
         total: npt.NDArray[np.int64] = self.rows.sum(axis=1)
         return total
 
+    @property
+    def own_rows(self) -> float:
+        """Rows that each rank's tokens make, wherever they go: as many come home."""
+        return float(self.sent_rows[0].sum())
+
 
 def layer_load(
     table: RoutingTable, moe_layer: int, *, tokens: int, top_k: int, mesh: Mesh, folding: Folding

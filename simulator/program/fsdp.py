@@ -114,32 +114,26 @@ class Fsdp:
             if group.trained_elements:
                 self._reduce_group(group)
 
-    def finish_backward(self) -> None:
-        """Wait for the last reduction and free its input, as the root does when its backward pass is over."""
-        self._await_reductions()
-        self._free_inputs()
+    def finish_reductions(self) -> None:
+        """Make the compute stream wait for the reductions under way, and free their inputs.
 
-    def _await_reductions(self) -> None:
-        """Make the next task of the compute stream wait for the reductions under way."""
-        for position, _ in self._reduces:
+        The host frees them when it issues the wait: before the next input is taken, and at the end of a backward pass.
+        """
+        for position, key in self._reduces:
             self._emitter.await_(position)
-
-    def _free_inputs(self) -> None:
-        """Free the inputs of the reductions that the task written last has waited for."""
-        self._emitter.release(*(key for _, key in self._reduces))
+            self._emitter.release(key)
         self._reduces = []
 
     def _reduce_group(self, group: ShardGroup) -> None:
         emitter = self._emitter
         padded = group.trained_shard * group.ranks
         size = float(padded * self._reduce_bytes)
-        self._await_reductions()
+        self.finish_reductions()
         key = f"reduce.{group.name}"
         traffic = float(group.trained_elements * COMPUTE_BYTES) + size
         copy_in = emitter.compute(
             f"copy-in {group.name}", "copy", self._copy(traffic), allocates=[allocation(key, "reduce buffers", size)]
         )
-        self._free_inputs()
         emitter.release(f"gradients.{group.name}")
         position = copy_in
         result = self._result(group)

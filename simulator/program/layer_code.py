@@ -60,25 +60,30 @@ class Pricer:
         rows = load.rows if load is not None else None
         routed = load if operator.rows == "routed" else None
         per_row: Quantity = routed.total_rows.astype(np.float64) if routed is not None else 1.0
-        low_rank = sum(2.0 * self._tokens * a.rank for a in carried)
+        seen: Quantity = per_row if routed is not None else float(self._tokens)
         exchanged = load if operator.name in EXCHANGES else None
         return Step(
             name=operator.name,
             kind=_kind(operator),
             forward=self._costs.forward(operator, carried, self._tokens, rows),
             backward=self._costs.backward(operator, carried, self._tokens, rows, trained=self._all_trained),
-            output_bytes=operator.output_bytes * per_row,
+            output_bytes=operator.output_bytes * (load.own_rows if load and operator.name == "combine" else per_row),
             workspace_bytes=operator.workspace_bytes * per_row,
             backward_workspace_bytes=operator.backward_workspace_bytes * per_row,
-            saved_bytes=self._saved(operator, bool(carried)) * per_row + low_rank,
+            saved_bytes=self._saved(operator, adapters) * per_row + 2.0 * sum(a.rank for a in carried) * seen,
             send=self._exchange(operator, exchanged, back=False),
             send_back=self._exchange(operator, exchanged, back=True),
         )
 
-    def _saved(self, operator: Operator, adapted: bool) -> float:
-        """Bytes kept for backward: inputs that only a weight's gradient needs go when nothing there is trained."""
-        learns = self._all_trained or adapted
-        return sum(t.bytes for t in operator.saved if learns or t.needed_for == "input_gradient")
+    def _saved(self, operator: Operator, adapters: dict[str, Adapter]) -> float:
+        """Bytes kept for backward: inputs that only weights' gradients need go when none of those is trained."""
+        return sum(
+            tensor.bytes
+            for tensor in operator.saved
+            if tensor.needed_for == "input_gradient"
+            or self._all_trained
+            or any(weight in adapters for weight in tensor.weights)
+        )
 
     def _exchange(self, operator: Operator, load: LayerLoad | None, *, back: bool) -> Transfer | None:
         """Dispatch sends rows to their experts and combine brings them home; backward reverses both."""

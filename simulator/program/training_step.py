@@ -133,7 +133,8 @@ class TrainingStep:
         ]
 
     def _operators(self, make: Layer) -> tuple[Operator, ...]:
-        return layer_operators(self._job.architecture, make, self._job.workload)
+        operators = layer_operators(self._job.architecture, make, self._job.workload)
+        return tuple(op for op in operators if self._job.mesh.ep > 1 or not op.expert_parallel_only)
 
     def _root_steps(self) -> tuple[list[Step], list[Step]]:
         job = self._job
@@ -207,7 +208,7 @@ class _Writer:
             embedding.backward("embedding")
             fsdp.reshard(self._root)
             fsdp.reduce(self._root)
-            fsdp.finish_backward()
+            fsdp.finish_reductions()
 
     def optimizer(self, priced: Priced) -> None:
         """Update the parameters once every gradient is reduced."""
@@ -226,7 +227,8 @@ class _Writer:
         """What the forward pass of a layer leaves for the backward pass beside its operators' own saved tensors."""
         kept = []
         if self._job.recompute:
-            kept.append(allocation(f"layer {number}.input", "saved activations", self._input_bytes))
+            streams = self._job.architecture.layers[number].hyper_connections
+            kept.append(allocation(f"layer {number}.input", "saved activations", streams * self._input_bytes))
         if self._starts_block(number):
             kept.append(allocation(f"layer {number}.block", "saved activations", self._input_bytes))
         return kept
