@@ -290,6 +290,8 @@ def test_an_empty_override_is_null(tmp_path: Path) -> None:
         ("part", "expected path.to.key=value, such as parallel.ep=64"),
         ("a\udcffb=3", "found a text with the control character U+DCFF, which is not allowed"),
         ("=3", "expected path.to.key=value, such as parallel.ep=64"),
+        (".".join("a" * 65) + "=3", "expected path.to.key=value, such as parallel.ep=64"),
+        ("by_name={a: {}, a: {}}", "by_name: duplicate key"),
         ("part..degree=3", "expected path.to.key=value, such as parallel.ep=64"),
         (
             "name=[",
@@ -299,7 +301,7 @@ def test_an_empty_override_is_null(tmp_path: Path) -> None:
 )
 def test_a_bad_override_is_named(tmp_path: Path, override: str, expected: str) -> None:
     found = problems(tmp_path, "name: a\nparts: [{}]\n", override)
-    shown = override.replace("\udcff", "\\udcff")
+    shown = override.replace("\udcff", "\\udcff") if len(override) <= 80 else override[:80] + "..."
     assert found == [f"--set {shown}: {expected}"]
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from simulator.documents.problem import Problem, escape, nearest
 from simulator.documents.scalar import check_text
-from simulator.documents.tree import Node, Unreadable, read_tree
+from simulator.documents.tree import MAX_DEPTH, Node, Unreadable, read_tree
 
 
 def apply(root: Node, overrides: Sequence[str]) -> tuple[Node, list[Problem]]:
@@ -29,7 +29,7 @@ def _apply_one(root: Node, override: str, problems: list[Problem]) -> Node:
     source = f"--set {escape(override, 80)}"
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
-    if not equals or not all(keys):
+    if not equals or not all(keys) or len(keys) > MAX_DEPTH:
         raise Unreadable(Problem(source, None, "", "expected path.to.key=value, such as parallel.ep=64"))
     try:
         check_text(path)

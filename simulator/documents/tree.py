@@ -167,7 +167,8 @@ class _Builder:
             if key == "<<":
                 self._problem(key_line, path, "merge keys are not read; write the keys out")
             elif key in entries:
-                self._problem(key_line, path, f"duplicate key, first at line {entries[key].line}")
+                first = f", first at line {entries[key].line}" if self.numbered else ""
+                self._problem(key_line, path, f"duplicate key{first}")
             else:
                 entries[key] = replace(node, line=key_line if self.numbered else None)
             weight += 1 + node.weight
@@ -176,9 +177,7 @@ class _Builder:
 
     def _key(self, event: Any, where: str) -> str:
         if not isinstance(event, ScalarEvent):
-            raise self._stop(
-                f"{where}: found a key that is not a plain word" if where else "found a key that is no word"
-            )
+            raise self._stop(f"found a key that is no word{f' in {where}' if where else ''}")
         refused = self._scalar(event, where).refused
         return escape(event.value, None) if refused else str(event.value)
 
