@@ -109,26 +109,24 @@ def test_products_cost_twice_the_linear_parameters_in_every_mode(
 
 
 def test_nothing_is_negative_and_every_kernel_has_a_known_kind() -> None:
-    known = set(
-        [
-            "gemm",
-            "grouped_gemm",
-            "attention",
-            "kda",
-            "scan",
-            "elementwise",
-            "norm",
-            "softmax",
-            "topk",
-            "gather",
-            "scatter",
-            "conv",
-            "loss",
-            "indexer",
-            "sparse_attention",
-            "copy",
-        ]
-    )
+    known = {
+        "gemm",
+        "grouped_gemm",
+        "attention",
+        "kda",
+        "scan",
+        "elementwise",
+        "norm",
+        "softmax",
+        "topk",
+        "gather",
+        "scatter",
+        "conv",
+        "loss",
+        "indexer",
+        "sparse_attention",
+        "copy",
+    }
     for path in sorted(MODELS.glob("*.json")):
         architecture = model(path.stem)
         for layer in architecture.layers[:5]:
