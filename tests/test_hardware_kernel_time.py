@@ -57,6 +57,13 @@ def test_short_inner_dimensions_pay_for_filling_the_tile():
     assert short == pytest.approx(2 * deep)
 
 
+def test_below_the_shortest_measured_depth_the_share_stays():
+    series = {"by": "flops", "points": [[1, 0.5]], "dtype": "bf16", "half_depth": 1000, "depth_from": 1000}
+    part = with_curve(compute=[series])
+    thin, measured = (kernel_time(part, "gemm", 989e9, 0, (1, 1, k)).seconds for k in (8, 1000))
+    assert thin == measured
+
+
 def test_rows_are_padded_to_tiles_and_tiles_to_waves():
     part = with_curve(tile={"rows": 100, "columns": 50})
     flops = 2.0 * 101 * 100 * 10

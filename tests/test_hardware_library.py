@@ -80,6 +80,25 @@ def test_a_broken_file_names_file_line_and_problem(tmp_path):
     assert "spine spans 250 nodes, not a multiple of the 32 of leaf" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "says"),
+    [
+        ("fabrics", "rail-fat-tree-400g", ("value: 1,", "value: 0.5,"), "1"),
+        ("nodes", "hgx-h200", ('peer_bandwidth: {value: "450 GB/s"', 'peer_bandwidth: {value: "900 GB/s"'), "above"),
+        ("nodes", "hgx-h200", ("domain: 8", "domain: 12"), "not a multiple of the node's 8"),
+        ("nodes", "hgx-h200", ("domain: 8", "domain: 72"), "beyond_node goes with"),
+    ],
+)
+def test_impossible_machines_are_refused(tmp_path, kind, name, change, says):
+    text = shipped("hardware_profiles", kind, f"{name}.yaml").read_text()
+    assert change[0] in text
+    (tmp_path / "mine.yaml").write_text(text.replace(*change))
+    with pytest.raises(InvalidDocument) as refused:
+        (load_fabric if kind == "fabrics" else load_node)("mine", tmp_path)
+    assert says in str(refused.value)
+    assert "mine.yaml:" in str(refused.value)
+
+
 def test_a_file_of_ones_own_stands_beside_the_shipped(tmp_path):
     good = shipped("hardware_profiles", "nodes", "hgx-h200.yaml").read_text()
     (tmp_path / "half.yaml").write_text(

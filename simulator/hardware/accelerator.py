@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from simulator.hardware.curve import Curve
 from simulator.hardware.figure import Figure, Record
@@ -19,7 +22,7 @@ class AcceleratorSheet(Record):
 
     name: str
     vendor: str
-    dense_flops_per_s: dict[str, Figure[FlopsPerSecond]]
+    dense_flops_per_s: Annotated[dict[str, Figure[FlopsPerSecond]], Field(min_length=1)]
     """Peak by number format: bf16, fp16, fp8, fp4, tf32, fp32, int8."""
     hbm_capacity: Figure[Bytes]
     """What programs can allocate: the device-visible size where it is known, otherwise the sheet's."""

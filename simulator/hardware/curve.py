@@ -39,6 +39,8 @@ class Series(Record):
     half_depth: Annotated[float, Field(ge=0)] = 0.0
     """Matmuls only: the inner dimension k at which filling and draining a tile costs as much as its arithmetic, so that
     the share is multiplied by k / (k + half_depth)."""
+    depth_from: Annotated[float, Field(ge=0)] = 0.0
+    """The shortest k measured: below it the share stays, as beyond the ends of the points."""
     grade: Grade | None = None
     """Where it differs from the curve's."""
 

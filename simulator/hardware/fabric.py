@@ -24,7 +24,7 @@ class Tier(Record):
     """rail: port r of every node of the domain meets at leaf r. spine, core: what joins domains of the tier below."""
     nodes: Count
     """Nodes in one domain: the scalable unit for leaves, the reach of the whole tier for what lies above."""
-    oversubscription: Figure[float]
+    oversubscription: Figure[Annotated[float, Field(ge=1)]]
     """Capacity below the tier over its own: 2 lets each accelerator use half of its port when all speak at once."""
     hops: Annotated[int, Field(ge=1, le=9)]
     """Switches on a path that turns around in this tier."""

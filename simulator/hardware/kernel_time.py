@@ -100,7 +100,7 @@ def _share(ask: _Ask, series: Series) -> Floats:
     length = np.asarray(ask.shape[-1] if ask.shape else np.inf, float)
     share = series.share({"flops": ask.flops, "bytes": ask.bytes, "length": length}[series.by])
     if series.half_depth and ask.shape:
-        depth = ask.shape[-1]
+        depth = max(ask.shape[-1], series.depth_from)
         return share * depth / (depth + series.half_depth)
     return share
 

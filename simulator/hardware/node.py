@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from simulator.hardware.curve import Floats
 from simulator.hardware.figure import Figure, Record, Share
-from simulator.units import Bytes, BytesPerSecond, Seconds
+from simulator.units import Bytes, BytesPerSecond, Seconds, human_rate
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
@@ -76,6 +76,15 @@ class ScaleUp(Record):
     latency: Figure[Seconds]
     beyond_node: BeyondNode | None = None
     collectives: dict[Operation, Collective]
+
+    @model_validator(mode="after")
+    def _peer_within_total(self) -> ScaleUp:
+        peer, total = self.peer_bandwidth.value, self.bandwidth.value
+        if peer > total:
+            raise ValueError(
+                f"peer_bandwidth {human_rate(peer)} is above bandwidth {human_rate(total)}, which all share"
+            )
+        return self
 
 
 class Nic(Record):
