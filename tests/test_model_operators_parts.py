@@ -85,8 +85,8 @@ def test_plain_loss_costs_6_n_d_v_and_needs_12_n_v_bytes() -> None:
     assert sum(k.flops for k in (*head.forward, *head.backward, *head.backward_weight)) == 6 * N * D * V
     logits = 2 * N * V
     assert sum(s.bytes for s in loss.saved) + loss.backward_workspace_bytes + logits == 12 * N * V
-    fused = one(loss_operators(LLAMA, Workload((N,)), "plain"), "cross_entropy")
-    assert sum(s.bytes for s in fused.saved) == logits
+    head, loss = named(loss_operators(LLAMA, Workload((N,)), "plain"), "lm_head", "cross_entropy")
+    assert head.output_bytes + sum(s.bytes for s in loss.saved) == logits
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Lane: the rows that an operator runs over, and the two kernels that move no weights.
+"""Lane: the rows that an operator runs over, and the kernels whose time is their traffic.
 
 A lane of tokens carries totals over the rank's tokens; a lane of routed rows carries the cost of one row (a token sent
 to one expert), because the lowering alone knows how many of them each rank gets.

@@ -68,14 +68,15 @@ def _weight(architecture: Architecture) -> tuple[str]:
 def _plain(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
     """Frameworks upcast the logits and keep fp32 log-probabilities, then need two more such tensors for the gradient.
 
-    A fused loss overwrites the logits by their gradient in the forward pass.
+    A fused loss overwrites the logits by their gradient in the forward pass, so they count once, as what it keeps.
     """
     vocabulary = architecture.vocabulary
     head = linear(lane, "lm_head", _HEAD_INPUT, architecture.hidden, vocabulary, _weight(architecture))
     elements, logits = float(lane.count * vocabulary), lane.tensor_bytes(vocabulary)
     if lane.execution == "fused":
         kernel = pointwise(3 * logits, _SOFTMAX_FLOPS * elements, kind="loss")
-        return head, Operator("cross_entropy", (kernel,), saved=(Saved("logit_gradient", logits),))
+        loss = Operator("cross_entropy", (kernel,), saved=(Saved("logit_gradient", logits),))
+        return replace(head, output_bytes=0.0), loss
     wide = FP32_BYTES * elements
     loss = Operator(
         "cross_entropy",
