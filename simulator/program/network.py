@@ -15,10 +15,13 @@ import numpy.typing as npt
 
 from simulator.engine.task import Collective
 from simulator.hardware.cluster import Cluster, Level
+from simulator.hardware.node import Collective as ScaleUpCollective
 from simulator.hardware.node import Operation
 from simulator.parallel.placement import Placement
 
 Amounts = npt.NDArray[np.float64]
+SCALE_UP_KINDS = frozenset({"switch", "mesh"})
+"""Levels made of the node's own fast links, as opposed to ports into a scale-out fabric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,11 @@ class Network:
             return None
         passes = 2.0 if operation == "all_reduce" else 1.0
         loads = passes * self._placement.ring_loads(axis, gathered_bytes)
-        latency_s = passes * self._ring_latency_s(operation, spread.within)
+        steps_s = np.zeros(len(spread.size))
+        for d in range(1, len(spread.within)):
+            domains = spread.within[d] // spread.within[d - 1]
+            steps_s = steps_s + passes * (domains - 1) * self._cluster.levels[d].latency_s
+        latency_s = self._inner_latency_s(operation, spread.within[0], gathered_bytes) + steps_s
         sent = passes * gathered_bytes * (spread.size - 1) / spread.size
         return self._priced(operation, axis, loads, latency_s, sent)
 
@@ -62,7 +69,9 @@ class Network:
             return None
         out, into = self._placement.exchange_loads(sent_bytes)
         within = self._placement.spread("ep").within
-        latency_s = self._first_step_s("all_to_all", within[0]) + self._outer_latency_s(within)
+        latency_s = self._inner_latency_s("all_to_all", within[0], float(sent_bytes.sum(axis=1).mean()))
+        for d in range(1, len(within)):
+            latency_s = np.where(within[d] > within[d - 1], latency_s + self._cluster.levels[d].latency_s, latency_s)
         place = self._placement.folding.representative % len(sent_bytes)
         away = sent_bytes.sum(axis=1) - np.diagonal(sent_bytes)
         return self._priced("all_to_all", "ep", np.maximum(out, into), latency_s, away[place])
@@ -71,10 +80,11 @@ class Network:
         self, operation: Operation, axis: str, loads: Amounts, latency_s: Amounts, sent_bytes: Amounts
     ) -> Transfer:
         within = self._placement.spread(axis).within
-        busy_s = np.stack([load / self._rate(level, operation, within[d]) for d, (level, load) in self._levels(loads)])
+        levels = self._cluster.levels
+        rates = [self._rate(level, operation, within[d]) for d, level in enumerate(levels)]
+        busy_s = loads / np.stack(rates)
         groups = self._placement.folding.groups[axis]
         alone_s = _slowest_of_group(busy_s.max(axis=0), groups) + latency_s
-        levels = self._cluster.levels
         return Transfer(
             duration_ns=np.ceil(alone_s * 1e9).astype(np.int64),
             collective=Collective(
@@ -85,45 +95,35 @@ class Network:
             grade=self._grade(operation, busy_s),
         )
 
-    def _levels(self, loads: Amounts) -> list[tuple[int, tuple[Level, Amounts]]]:
-        return list(enumerate(zip(self._cluster.levels, loads, strict=True)))
-
     def _rate(self, level: Level, operation: Operation, members: npt.NDArray[np.int64]) -> Amounts:
         """Attained bytes per second of one accelerator's ports at *level*; in a mesh, of its links to members only."""
         rate = np.full(len(members), level.bandwidth_bytes_per_s)
         if level.kind == "mesh":
             rate = np.minimum(rate, level.peer_bandwidth_bytes_per_s * np.maximum(members - 1, 1))
-        collective = self._cluster.node.scale_up.collectives.get(operation)
-        inner = level is self._cluster.levels[0]
-        return rate * (collective.share.value if collective and inner else level.share)
+        collective = self._scale_up_collective(operation)
+        if collective is None or level.kind not in SCALE_UP_KINDS:
+            return rate * level.share
+        return np.asarray(rate * collective.share_at(members, self._cluster.node.accelerators), np.float64)
 
-    def _first_step_s(self, operation: Operation, inner_members: npt.NDArray[np.int64]) -> Amounts:
-        collective = self._cluster.node.scale_up.collectives.get(operation)
-        start_s = collective.start.value if collective else self._cluster.levels[0].latency_s
-        step_s = collective.step.value if collective else 0.0
-        return np.asarray(start_s + (inner_members - 1) * step_s, np.float64)
+    def _inner_latency_s(
+        self, operation: Operation, inner_members: npt.NDArray[np.int64], message_bytes: float
+    ) -> Amounts:
+        """What the library needs inside the innermost domain besides moving bytes."""
+        collective = self._scale_up_collective(operation)
+        if collective is None:
+            return np.full(len(inner_members), self._cluster.levels[0].latency_s)
+        return np.asarray(collective.latency_s(np.maximum(inner_members, 2), message_bytes), np.float64)
 
-    def _ring_latency_s(self, operation: Operation, within: npt.NDArray[np.int64]) -> Amounts:
-        """The ring's steps: those inside the scale-up domain, and one out of each further domain it passes."""
-        latency_s = self._first_step_s(operation, within[0])
-        for d in range(1, len(within)):
-            domains = within[d] // within[d - 1]
-            latency_s = latency_s + (domains - 1) * self._cluster.levels[d].latency_s
-        return latency_s
-
-    def _outer_latency_s(self, within: npt.NDArray[np.int64]) -> Amounts:
-        """One way through the outermost level that the group needs."""
-        latency_s = np.zeros(within.shape[1])
-        for d in range(1, len(within)):
-            latency_s = np.where(within[d] > within[d - 1], self._cluster.levels[d].latency_s, latency_s)
-        return latency_s
+    def _scale_up_collective(self, operation: Operation) -> ScaleUpCollective | None:
+        return self._cluster.node.scale_up.collectives.get(operation)
 
     def _grade(self, operation: Operation, busy_s: Amounts) -> str:
         """The grade of the rate that decided."""
-        if int(busy_s.max(axis=1).argmax()) > 0:
-            nic = self._cluster.node.nic
-            return nic.share.grade if nic else self._cluster.node.scale_up.bandwidth.grade
-        collective = self._cluster.node.scale_up.collectives.get(operation)
+        decisive = self._cluster.levels[int(busy_s.max(axis=1).argmax())]
+        nic = self._cluster.node.nic
+        if decisive.kind not in SCALE_UP_KINDS and nic is not None:
+            return nic.share.grade
+        collective = self._scale_up_collective(operation)
         return collective.share.grade if collective else self._cluster.node.scale_up.bandwidth.grade
 
 
