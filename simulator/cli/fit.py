@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulator.cli.bar import progress
 from simulator.cli.guard import DOES_NOT_FIT, DONE, Answer, conclude
 from simulator.cli.options import AsJson, Changes, ScenarioName
 
@@ -21,6 +22,6 @@ def _answer(name: str, changes: list[str]) -> Answer:
     from simulator.forecast.fitting import fit as fit_scenario
     from simulator.report.tables import fit_table
 
-    with placing(document):
-        result = fit_scenario(document.content, folder)
+    with placing(document), progress() as hear:
+        result = fit_scenario(document.content, folder, hear)
     return Answer(result, lambda: fit_table(result), DONE if result["fits"] else DOES_NOT_FIT)

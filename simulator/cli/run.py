@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from simulator.cli.bar import progress
 from simulator.cli.guard import Answer, conclude, say
 from simulator.cli.options import AsJson, Changes, ScenarioName
 
@@ -42,8 +40,8 @@ def _answer(name: str, changes: list[str], out: Path | None, fold: bool) -> Answ
     from simulator.report import write_all
     from simulator.report.tables import summary_table
 
-    with placing(document), _progress() as progress:
-        result = forecast(document.content, folder, fold=fold, progress=progress)
+    with placing(document), progress() as hear:
+        result = forecast(document.content, folder, fold=fold, progress=hear)
     files = write_all(result, out)
     say(f"wrote {', '.join(sorted(file.name for file in files))} into {out}")
     return Answer(result.summary, lambda: summary_table(result.summary))
@@ -54,17 +52,3 @@ def _check_folder(out: Path) -> None:
     nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise NotADirectoryError(f"cannot write into {out}: {nearest} is a file")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, float], None] | None]:
-    """A progress bar on standard error, where a person looks at it."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda stage, fraction: bar.update(task, description=stage, completed=fraction)

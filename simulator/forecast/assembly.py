@@ -10,7 +10,7 @@ import numpy as np
 from simulator.forecast.errors import Refused
 from simulator.forecast.scenario import Scenario, Training
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.library import build_cluster
+from simulator.hardware.library import build_cluster, load_fabric, load_node
 from simulator.model.architecture import Architecture, MixtureOfExperts
 from simulator.model.config import read_architecture
 from simulator.model.operator import Workload
@@ -77,10 +77,18 @@ def find_architecture(name: str, folder: Path) -> Architecture:
 
 def _cluster(scenario: Scenario, folder: Path) -> Cluster:
     asked = scenario.cluster
+    problems = []
+    for name, value, load in (("node", asked.node, load_node), ("fabric", asked.fabric, load_fabric)):
+        try:
+            load(value, folder)
+        except FileNotFoundError as error:
+            problems.append(f"cluster.{name}: {error}")
+    if problems:
+        raise Refused(problems)
     try:
         return build_cluster(asked.node, asked.fabric, asked.accelerators, folder)
-    except (FileNotFoundError, ValueError) as error:
-        raise Refused([f"cluster: {error}"]) from None
+    except ValueError as error:
+        raise Refused([f"cluster.accelerators: {error}"]) from None
 
 
 def _folding(mesh: Mesh, cluster: Cluster) -> Folding:

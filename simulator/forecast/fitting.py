@@ -13,7 +13,7 @@ from typing import Any
 from simulator.documents import InvalidDocument
 from simulator.forecast.assembly import assemble_job, micro_batches
 from simulator.forecast.errors import Refused
-from simulator.forecast.forecast import forecast
+from simulator.forecast.forecast import Progress, forecast, silent
 from simulator.forecast.memory import MemoryForecast, remember
 from simulator.forecast.scenario import Scenario
 from simulator.program.training_step import TrainingStep
@@ -24,8 +24,10 @@ MOST_SUGGESTIONS = 4
 MOST_DOUBLINGS = 6
 
 
-def fit(scenario: Scenario, folder: Path) -> dict[str, Any]:
+def fit(scenario: Scenario, folder: Path, progress: Progress | None = None) -> dict[str, Any]:
     """Memory of *scenario* against capacity: the keys of `rackcast fit --json`."""
+    say = progress or silent
+    say("accounting", 0.0)
     memory = memory_of(scenario, folder)
     fits = memory.verdict != "does not fit"
     return {
@@ -33,7 +35,7 @@ def fit(scenario: Scenario, folder: Path) -> dict[str, Any]:
         "fits": fits,
         "verdict": memory.verdict,
         "memory": memory.summary(),
-        "suggestions": [] if fits else _suggestions(scenario, folder),
+        "suggestions": [] if fits else _suggestions(scenario, folder, say),
     }
 
 
@@ -44,10 +46,13 @@ def memory_of(scenario: Scenario, folder: Path) -> MemoryForecast:
     return remember(program, job.cluster, job.folding.behaviours)
 
 
-def _suggestions(scenario: Scenario, folder: Path) -> list[dict[str, Any]]:
+def _suggestions(scenario: Scenario, folder: Path, say: Progress) -> list[dict[str, Any]]:
     """The changes that make it fit, cheapest token first."""
     found = []
-    for change in _that_fit(scenario, folder):
+    say("looking for changes that make it fit", 0.0)
+    fitting = _that_fit(scenario, folder)
+    for number, change in enumerate(fitting):
+        say("simulating what fits", number / len(fitting))
         summary = forecast(changed(scenario, change), folder).summary
         found.append(
             {

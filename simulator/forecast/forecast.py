@@ -42,7 +42,7 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
     Raise :exc:`simulator.forecast.errors.Refused` and what the readers raise for input that does not go together.
     """
     began = perf_counter()
-    say = progress or _silent
+    say = progress or silent
     say("reading", 0.0)
     job = assemble_job(scenario, folder, folded=fold)
     say("lowering", 0.0)
@@ -67,7 +67,7 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
     return Forecast(summary, _timeline(step, telling), curves)
 
 
-def _silent(_stage: str, _share: float) -> None:
+def silent(_stage: str, _share: float) -> None:
     """Progress that nobody listens to."""
 
 

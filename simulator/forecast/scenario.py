@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from simulator.units import Bytes
+
 Degree = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
@@ -60,6 +62,9 @@ class Optimizer(Section):
     name: Literal["adamw", "sgd"] = "adamw"
     state_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format of AdamW's two moments.")
     master_weights: bool = Field(True, description="Keep trained parameters in fp32 (sharded) and gather them in bf16.")
+    implementation: Literal["fused", "foreach"] = Field(
+        "fused", description="One kernel for the whole update, or one per arithmetic step with a temporary beside it."
+    )
 
 
 class Fsdp(Section):
@@ -102,6 +107,16 @@ class Routing(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 
+class Measured(Section):
+    """What a real run of the scenario showed: makes it a case of `rackcast validate`."""
+
+    step_time_s: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_s_per_accelerator: Annotated[float, Field(gt=0)] | None = None
+    peak_allocated_bytes: Bytes | None = Field(None, description="Highest allocation of the framework's allocator.")
+    peak_reserved_bytes: Bytes | None = Field(None, description="Most that the allocator took from the device.")
+    source: Annotated[str, Field(min_length=1)]
+
+
 class Scenario(Section):
     """One job on one cluster."""
 
@@ -112,9 +127,7 @@ class Scenario(Section):
     parallel: Parallel = Parallel()
     training: Training
     routing: Routing = Routing()
+    measured: Measured | None = Field(None, description="A measurement to compare the forecast with.")
     usd_per_accelerator_hour: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
         None, description="Price; absent: the dated list price of hardware_profiles/prices.yaml, if there is one."
     )
-
-
-__all__ = ["Cluster", "Fsdp", "Lora", "Optimizer", "Parallel", "Routing", "Scenario", "Synthetic", "Training"]

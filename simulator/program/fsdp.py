@@ -48,6 +48,7 @@ class Fsdp:
         self._gathers: dict[str, list[int]] = {}
         self._spent: list[str] = []
         self._kept: list[str] = []
+        self._in_place: list[int] = []
         self._reduces: list[tuple[int, str]] = []
         self._last_copy_out: tuple[int, ...] = ()
 
@@ -101,18 +102,21 @@ class Fsdp:
         self._spent = []
 
     def gradients(self, unit: Unit) -> list[Allocation]:
-        """The unsharded gradients that the backward pass of *unit* makes."""
-        return [
-            allocation(f"gradients.{group.name}", "gradients", float(group.trained_elements * COMPUTE_BYTES))
-            for group in unit.groups
-            if group.trained_elements
-        ]
+        """The gradients that the backward pass of *unit* makes: unsharded ones, or at once those that stay."""
+        made = []
+        for group in unit.groups:
+            key = f"gradients.{group.name}" if self._is_copied(group) else f"grad.{group.name}"
+            if group.trained_elements and not self._emitter.holds(key):
+                made.append(allocation(key, "gradients", float(group.trained_elements * COMPUTE_BYTES)))
+        return made
 
     def reduce(self, unit: Unit) -> None:
         """Reduce-scatter the gradients of *unit*, then all-reduce the shard between replicas."""
         for group in unit.groups:
-            if group.trained_elements:
+            if group.trained_elements and self._is_copied(group):
                 self._reduce_group(group)
+            elif group.trained_elements:
+                self._reduce_in_place(group)
 
     def finish_reductions(self) -> None:
         """Make the compute stream wait for the reductions under way, and free their inputs.
@@ -122,7 +126,9 @@ class Fsdp:
         for position, key in self._reduces:
             self._emitter.await_(position)
             self._emitter.release(key)
-        self._reduces = []
+        for position in self._in_place:
+            self._emitter.await_(position)
+        self._reduces, self._in_place = [], []
 
     def _reduce_group(self, group: ShardGroup) -> None:
         emitter = self._emitter
@@ -152,6 +158,17 @@ class Fsdp:
             emitter.release(f"reduced.{group.name}")
         self._reduces = [(position, key)]
 
+    def _reduce_in_place(self, group: ShardGroup) -> None:
+        """All-reduce between replicas of gradients that were never sharded."""
+        key = f"grad.{group.name}"
+        if key not in self._kept:
+            self._kept.append(key)
+        transfer = self._ring("all_reduce", "dp_replicate", float(group.trained_elements * COMPUTE_BYTES))
+        if transfer is not None:
+            deps = (self._emitter.last,)
+            position = self._emitter.transfer(f"all-reduce {group.name}", REDUCE, "all_reduce", transfer, deps=deps)
+            self._in_place.append(position)
+
     def _result(self, group: ShardGroup) -> list[Allocation]:
         """What a reduction leaves: the gradient that lives to the end of the step, beside a temporary where it adds up.
 
@@ -170,10 +187,12 @@ class Fsdp:
         self._kept = []
 
     def _copied(self, unit: Unit) -> tuple[ShardGroup, ...]:
-        """Groups whose parameters are not simply resident as they are computed with."""
-        return tuple(
-            g for g in unit.groups if g.ranks > 1 or (g.trained_elements and self._stored_bytes != COMPUTE_BYTES)
-        )
+        """Groups of *unit* that are gathered or cast before use."""
+        return tuple(group for group in unit.groups if self._is_copied(group))
+
+    def _is_copied(self, group: ShardGroup) -> bool:
+        """Whether the parameters are not simply resident as they are computed with."""
+        return group.ranks > 1 or bool(group.trained_elements and self._stored_bytes != COMPUTE_BYTES)
 
     def _ring(self, operation: Operation, axis: str, size: float) -> Transfer | None:
         key = operation, axis, size

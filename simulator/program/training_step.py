@@ -18,7 +18,7 @@ from simulator.parallel.sharding import TrainedState
 from simulator.program.costs import Costs, Priced
 from simulator.program.emitter import Emitter, allocation
 from simulator.program.expert_load import LayerLoad, layer_load
-from simulator.program.fsdp import Fsdp
+from simulator.program.fsdp import COMPUTE_BYTES, Fsdp
 from simulator.program.layer_code import LayerCode, Pricer, Step
 from simulator.program.layout import Layout, Trained, lay_out
 from simulator.program.network import Network
@@ -150,7 +150,8 @@ class TrainingStep:
         elements = self._layout.trained_shard
         tensors = sum(group.parameters for group in self._layout.groups if group.trained_elements)
         launches = max(1, tensors // ADAMW_KERNEL_TENSORS)
-        kernel = Kernel("elementwise", 12.0 * elements, float(elements * self._job.optimizer_bytes), dtype="fp32")
+        dtype = "bf16" if self._job.state.parameter == COMPUTE_BYTES else "fp32"
+        kernel = Kernel("optimizer", 0.0, float(elements * self._job.optimizer_bytes), dtype=dtype)
         return Priced(round(self._costs.seconds(kernel) * 1e9), launches, "measured")
 
 

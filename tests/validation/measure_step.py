@@ -1,0 +1,180 @@
+"""Measure real training steps: the script behind the measured cases of this folder.
+
+    python measure_step.py cases.json results.jsonl            # cases of one GPU
+    torchrun --nproc-per-node 2 measure_step.py ...            # cases that say "gpus": 2
+
+Uses public libraries only (torch, transformers, peft) and random weights and tokens. A case is an object:
+{id, model (a config.json's fields), micro_batch, sequence, gpus, compile, recompute, lora {rank, targets}, master_weights,
+optimizer ("foreach" or "fused"), accumulate, steps, profile}. One line of JSON a case is appended to the results: median
+step time by wall clock between synchronised steps, allocator peaks, and, if asked, GPU time by operator and shape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import AutoConfig, AutoModelForCausalLM
+
+GIB = 2**30
+
+
+def main() -> None:
+    """Measure every case of the first argument's file that this number of processes can run."""
+    cases_path, results_path = sys.argv[1:3]
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    torch.cuda.set_device(rank)
+    if world > 1:
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    with open(cases_path) as file:
+        cases = [case for case in json.load(file) if case.get("gpus", 1) == world]
+    for case in cases:
+        began = time.perf_counter()
+        try:
+            result = measure(case, world)
+        except torch.cuda.OutOfMemoryError as error:
+            result = {"error": f"out of memory: {str(error)[:200]}"}
+        result |= {"id": case["id"], "case": case, "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
+        result["wall_s"] = time.perf_counter() - began
+        if rank == 0:
+            with open(results_path, "a") as file:
+                file.write(json.dumps(result) + "\n")
+            print({k: v for k, v in result.items() if k not in {"case", "profile"}}, flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch._dynamo.reset()
+    if world > 1:
+        dist.destroy_process_group()
+
+
+def measure(case: dict[str, Any], world: int) -> dict[str, Any]:
+    """Run the steps of one case and read the clocks and the allocator."""
+    torch.cuda.reset_peak_memory_stats()
+    model = build(case, world)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=case.get("optimizer") == "fused")
+    shape = case["micro_batch"], case["sequence"]
+    tokens = torch.randint(0, model.config.vocab_size, shape, device="cuda")
+
+    def step() -> None:
+        for _ in range(case.get("accumulate", 1)):
+            model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    step()
+    first_peak = torch.cuda.max_memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    resident = torch.cuda.memory_allocated()
+    times = [timed(step) for _ in range(case.get("steps", 5))]
+    free, total = torch.cuda.mem_get_info()
+    result = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "step_s": statistics.median(times),
+        "step_min_s": min(times),
+        "step_max_s": max(times),
+        "resident_bytes": resident,
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+        "first_step_peak_allocated_bytes": first_peak,
+        "outside_allocator_bytes": total - free - torch.cuda.memory_reserved(),
+        "device_bytes": total,
+    }
+    if case.get("profile"):
+        result["profile"] = profile(step)
+    return result
+
+
+def timed(step: Any) -> float:
+    """Wall time of one synchronised step."""
+    torch.cuda.synchronize()
+    if dist.is_initialized():
+        dist.barrier()
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def build(case: dict[str, Any], world: int) -> torch.nn.Module:
+    """The model of *case* with random weights, adapted, recomputed, sharded and compiled as it says."""
+    fields = dict(case["model"])
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    config._attn_implementation = "sdpa"
+    dtype = torch.float32 if case.get("master_weights") else torch.bfloat16
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.device("cuda" if world == 1 else "cpu" if case.get("on_cpu") else "cuda"))
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.train()
+    if lora := case.get("lora"):
+        model = adapted(model, lora)
+    if case.get("recompute"):
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if case.get("lora"):
+            model.enable_input_require_grads()
+    if world > 1:
+        shard(model)
+    if case.get("compile"):
+        model = torch.compile(model)
+    return model
+
+
+def adapted(model: torch.nn.Module, lora: dict[str, Any]) -> torch.nn.Module:
+    """*model* with LoRA adapters on the named modules and everything else frozen."""
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=lora["rank"], target_modules=lora["targets"], lora_dropout=0.0))
+
+
+def shard(model: torch.nn.Module) -> None:
+    """FSDP2 on each layer and the root: parameters in bf16, gradients reduced in fp32."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    for layer in base.model.layers:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+
+
+def profile(step: Any) -> dict[str, Any]:
+    """GPU time of one step by operator and input shapes, by kernel name, and how many kernels were launched."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    torch.cuda.synchronize()
+    with record(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as found:
+        step()
+        torch.cuda.synchronize()
+    kernels: dict[str, list[float]] = {}
+    for event in found.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            entry = kernels.setdefault(event.name[:160], [0.0, 0])
+            entry[0] += event.self_device_time_total / 1e3
+            entry[1] += 1
+    rows = [
+        [row.key, str(row.input_shapes)[:200], row.self_device_time_total / 1e3, row.count]
+        for row in found.key_averages(group_by_input_shape=True)
+        if row.self_device_time_total > 0
+    ]
+    return {
+        "launches": sum(int(n) for _, n in kernels.values()),
+        "gpu_ms": sum(ms for ms, _ in kernels.values()),
+        "kernels": sorted(([k, ms, n] for k, (ms, n) in kernels.items()), key=lambda row: -row[1])[:120],
+        "operators": sorted(rows, key=lambda row: -row[2])[:200],
+    }
+
+
+if __name__ == "__main__":
+    main()
