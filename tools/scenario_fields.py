@@ -58,13 +58,14 @@ def _section(kind: Any) -> type[BaseModel] | None:
 
 
 def _allowed(field: FieldInfo) -> str:
-    return _plain(" ".join([_kind(field.annotation), *_limits(field.metadata)]))
+    return _plain(" ".join([_kind(field.annotation), *_units(field), *_limits(field.metadata)]))
 
 
 def _kind(kind: Any) -> str:
     """*kind* in words; values that are spelt out are listed."""
     if get_origin(kind) is Annotated:
-        return " ".join([_kind(get_args(kind)[0]), *_limits(kind.__metadata__)])
+        units = [word for note in kind.__metadata__ if isinstance(note, FieldInfo) for word in _units(note)]
+        return " ".join([_kind(get_args(kind)[0]), *units, *_limits(kind.__metadata__)])
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if get_origin(kind) is tuple:
@@ -76,6 +77,12 @@ def _kind(kind: Any) -> str:
 
 def _is_union(kind: Any) -> bool:
     return get_origin(kind) in {Union, types.UnionType}
+
+
+def _units(field: FieldInfo) -> Iterator[str]:
+    """That a quantity may be written with its unit: such a field has texts for examples beside a numeric type."""
+    if field.annotation in {float, types.NoneType} and field.examples:
+        yield f"or text such as `{field.examples[0]}`"
 
 
 def _limits(constraints: Any) -> Iterator[str]:
