@@ -80,8 +80,8 @@ def _is_union(kind: Any) -> bool:
 
 
 def _units(field: FieldInfo) -> Iterator[str]:
-    """That a quantity may be written with its unit: such a field has texts for examples beside a numeric type."""
-    if field.annotation in {float, types.NoneType} and field.examples:
+    """That a quantity may be written with its unit: then a number has a text for an example."""
+    if field.annotation in {float, None} and field.examples:
         yield f"or text such as `{field.examples[0]}`"
 
 
