@@ -102,6 +102,11 @@ def shard_group(
     )
 
 
+def local_elements(parameter: Parameter, ep: int) -> int:
+    """Elements of a tensor that an ep rank uses: of its own experts, or all."""
+    return prod(_local_shape(parameter, ep))
+
+
 def _local_shape(parameter: Parameter, ep: int) -> tuple[int, ...]:
     """The part of a tensor that an ep rank holds: its own experts of an expert tensor, all of any other."""
     if parameter.role != "routed_expert":

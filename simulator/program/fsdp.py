@@ -9,6 +9,7 @@ unsharded gradients are still alive, and the next one waits for it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.engine.task import Allocation
@@ -31,6 +32,8 @@ class Unit:
 
     name: str
     groups: tuple[ShardGroup, ...]
+    trained: Mapping[str, tuple[str, int]]
+    """Group and trained elements of each weight, by its name within the layer."""
 
 
 class Fsdp:
@@ -45,8 +48,9 @@ class Fsdp:
         self._stored_bytes = stored_bytes
         self._reduce_bytes = reduce_bytes
         self._transfers: dict[tuple[str, str, float], Transfer | None] = {}
-        self._gathers: dict[str, list[int]] = {}
+        self._gathers: dict[str, dict[int, str]] = {}
         self._spent: list[str] = []
+        self._made: dict[str, list[str]] = {}
         self._kept: list[str] = []
         self._in_place: list[int] = []
         self._reduces: list[tuple[int, str]] = []
@@ -56,21 +60,17 @@ class Fsdp:
         """Issue the all-gathers of *unit*, unless they are under way or done."""
         if unit.name in self._gathers:
             return
-        self._gathers[unit.name] = []
+        self._gathers[unit.name] = {}
         for group in self._copied(unit):
             size = float(group.gathered_elements * COMPUTE_BYTES)
             transfer = self._ring("all_gather", group.axis, size)
-            buffer = allocation(f"gathered.{group.name}", "gathered parameters", size)
             if transfer is not None:
+                name = f"all-gather {group.name}"
+                buffer = allocation(f"{name} {self._emitter.last + 1}", "gathered parameters", size)
                 position = self._emitter.transfer(
-                    f"all-gather {group.name}",
-                    GATHER,
-                    "all_gather",
-                    transfer,
-                    deps=self._last_copy_out,
-                    allocates=[buffer],
+                    name, GATHER, "all_gather", transfer, deps=self._last_copy_out, allocates=[buffer]
                 )
-                self._gathers[unit.name].append(position)
+                self._gathers[unit.name][position] = buffer.key
 
     def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
         """Wait for the all-gathers of *unit* and copy out. *keep_buffers* until the next unit does so (forward)."""
@@ -80,7 +80,7 @@ class Fsdp:
         self.gather(unit)
         for position in self._gathers[unit.name]:
             self._emitter.await_(position)
-        own = [key for key in (f"gathered.{group.name}" for group in groups) if self._emitter.holds(key)]
+        own = list(self._gathers[unit.name].values())
         done = self._spent if keep_buffers else [*self._spent, *own]
         self._spent = own if keep_buffers else []
         copy = self._copy(2.0 * COMPUTE_BYTES * sum(g.gathered_elements for g in groups), launches=len(groups))
@@ -97,17 +97,19 @@ class Fsdp:
         self._gathers.pop(unit.name, None)
 
     def drop_buffers(self) -> None:
-        """Free the all-gather buffers that the last unit of the forward pass kept."""
+        """Free the all-gather buffers that the last unit of the forward pass kept where no later one was gathered."""
         self._emitter.release(*self._spent)
         self._spent = []
 
-    def gradients(self, unit: Unit) -> list[Allocation]:
-        """The gradients that the backward pass of *unit* makes: unsharded ones, or at once those that stay."""
+    def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
+        """The unsharded gradients of *weights* of *unit*; one that exists already is added to in place."""
         made = []
-        for group in unit.groups:
-            key = f"gradients.{group.name}" if self._is_copied(group) else f"grad.{group.name}"
-            if group.trained_elements and not self._emitter.holds(key):
-                made.append(allocation(key, "gradients", float(group.trained_elements * COMPUTE_BYTES)))
+        for name in weights:
+            group, elements = unit.trained[name]
+            key = f"gradient.{unit.name}.{name}"
+            if elements and not self._emitter.holds(key):
+                made.append(allocation(key, "gradients", float(elements * COMPUTE_BYTES)))
+                self._made.setdefault(group, []).append(key)
         return made
 
     def reduce(self, unit: Unit) -> None:
@@ -140,7 +142,7 @@ class Fsdp:
         copy_in = emitter.compute(
             f"copy-in {group.name}", "copy", self._copy(traffic), allocates=[allocation(key, "reduce buffers", size)]
         )
-        emitter.release(f"gradients.{group.name}")
+        emitter.release(*self._made.pop(group.name, []))
         position = copy_in
         result = self._result(group)
         steps: tuple[tuple[Operation, str, float], ...] = (
@@ -160,9 +162,7 @@ class Fsdp:
 
     def _reduce_in_place(self, group: ShardGroup) -> None:
         """All-reduce between replicas of gradients that were never sharded."""
-        key = f"grad.{group.name}"
-        if key not in self._kept:
-            self._kept.append(key)
+        self._kept += self._made.pop(group.name, [])
         transfer = self._ring("all_reduce", "dp_replicate", float(group.trained_elements * COMPUTE_BYTES))
         if transfer is not None:
             deps = (self._emitter.last,)

@@ -1,13 +1,15 @@
 """The code of one layer: its operators, priced, and written down as tasks in forward and backward order.
 
 Between operators one result is alive: an operator's output is freed when the next one has read it, unless autograd
-saves it. Tensors that autograd keeps are taken by the forward (or the recomputed forward) and freed by the backward
-pass of their operator.
+saves it: an operator that saves a tensor as large as the result before it is taken to save that. Tensors that autograd
+keeps are taken by the forward (or the recomputed forward) and freed by the backward pass of their operator.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from simulator.program.expert_load import LayerLoad
 from simulator.program.network import Network, Transfer
 
 ALL_TO_ALL = "all_to_all"
+Gradients = Callable[[tuple[str, ...]], list[Allocation]]
+"""The gradients that a backward pass over the weights of these names allocates."""
 EXCHANGES = ("dispatch", "combine")
 
 
@@ -35,6 +39,12 @@ class Step:
     workspace_bytes: Quantity
     backward_workspace_bytes: Quantity
     saved_bytes: Quantity
+    weights: tuple[str, ...] = ()
+    """Parameters used; the backward pass makes the gradients of those that are trained."""
+    kept: frozenset[float] = frozenset()
+    """Sizes of the tensors it saves, per routed row or in all."""
+    output_size: float = 0.0
+    """Size of its result, counted likewise."""
     send: Transfer | None = None
     """For dispatch and combine: the all-to-all forward, and back in the backward pass."""
     send_back: Transfer | None = None
@@ -61,6 +71,7 @@ class Pricer:
         routed = load if operator.rows == "routed" else None
         per_row: Quantity = routed.total_rows.astype(np.float64) if routed is not None else 1.0
         seen: Quantity = per_row if routed is not None else float(self._tokens)
+        kept = self._kept(operator, adapters)
         exchanged = load if operator.name in EXCHANGES else None
         return Step(
             name=operator.name,
@@ -70,20 +81,23 @@ class Pricer:
             output_bytes=operator.output_bytes * (load.own_rows if load and operator.name == "combine" else per_row),
             workspace_bytes=operator.workspace_bytes * per_row,
             backward_workspace_bytes=operator.backward_workspace_bytes * per_row,
-            saved_bytes=self._saved(operator, adapters) * per_row + 2.0 * sum(a.rank for a in carried) * seen,
+            saved_bytes=sum(kept) * per_row + 2.0 * sum(a.rank for a in carried) * seen,
+            weights=operator.weights,
+            kept=frozenset(kept),
+            output_size=operator.output_bytes,
             send=self._exchange(operator, exchanged, back=False),
             send_back=self._exchange(operator, exchanged, back=True),
         )
 
-    def _saved(self, operator: Operator, adapters: dict[str, Adapter]) -> float:
-        """Bytes kept for backward: inputs that only weights' gradients need go when none of those is trained."""
-        return sum(
+    def _kept(self, operator: Operator, adapters: dict[str, Adapter]) -> list[float]:
+        """Sizes of what is kept for backward: not what only gradients of weights need of which none is trained."""
+        return [
             tensor.bytes
             for tensor in operator.saved
             if tensor.needed_for == "input_gradient"
             or self._all_trained
             or any(weight in adapters for weight in tensor.weights)
-        )
+        ]
 
     def _exchange(self, operator: Operator, load: LayerLoad | None, *, back: bool) -> Transfer | None:
         """Dispatch sends rows to their experts and combine brings them home; backward reverses both."""
@@ -100,6 +114,10 @@ class LayerCode:
     def __init__(self, emitter: Emitter, steps: list[Step]) -> None:
         self._emitter = emitter
         self._steps = steps
+        self._handed_over = [
+            bool(mine.output_size) and mine.output_size in after.kept for mine, after in pairwise(steps)
+        ]
+        self._handed_over.append(False)
 
     def forward(self, tag: str, *, keep: bool, first: list[Allocation] | None = None) -> None:
         """Write the forward pass; *keep* what autograd needs. The first task also takes *first*."""
@@ -113,18 +131,20 @@ class LayerCode:
             self._run(step, step.forward, step.send, [*takes, output, scratch], blocks_host=step.name == "dispatch")
             self._free(scratch.key, alive)
             alive = output.key
+            if keep and self._handed_over[number]:
+                self._free(alive)
         self._free(alive)
 
-    def backward(self, tag: str, first: list[Allocation] | None = None) -> None:
-        """Write the backward pass, from the last operator to the first."""
+    def backward(self, tag: str, gradients: Gradients) -> None:
+        """Write the backward pass, from the last operator to the first. *gradients* of the weights used are taken."""
         alive = ""
         for number in reversed(range(len(self._steps))):
             step = self._steps[number]
             before = self._steps[max(number - 1, 0)]
             gradient = allocation(f"{tag}.grad.{number}", step.output_kind, before.output_bytes)
             scratch = allocation(f"{tag}.scratch.{number}", "workspace", step.backward_workspace_bytes)
-            takes = list(first or []) if number == len(self._steps) - 1 else []
-            self._run(step, step.backward, step.send_back, [*takes, gradient, scratch], blocks_host=False)
+            takes = [*gradients(step.weights), gradient, scratch]
+            self._run(step, step.backward, step.send_back, takes, blocks_host=False)
             self._free(scratch.key, alive, f"{tag}.saved.{number}")
             alive = gradient.key
         self._free(alive)

@@ -10,7 +10,7 @@ from simulator.model.architecture import Architecture, Layer
 from simulator.model.parameter import Parameter
 from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters, vision_parameters
 from simulator.parallel.mesh import Mesh
-from simulator.parallel.sharding import Adapter, ShardGroup, TrainedState, shard_group
+from simulator.parallel.sharding import Adapter, ShardGroup, TrainedState, local_elements, shard_group
 from simulator.program.fsdp import Unit
 
 
@@ -33,6 +33,10 @@ class Trained:
         if self.lora_rank is None:
             return [], base
         return base, [factor for adapter in self.adapters(base).values() for factor in adapter.factors]
+
+    def trained_elements(self, parameter: Parameter, ep: int) -> int:
+        """Elements that are trained for one weight on an ep rank: its own, its adapter's, or none."""
+        return sum(local_elements(tensor, ep) for tensor in self.split([parameter])[1])
 
     def _carries(self, parameter: Parameter) -> bool:
         matrix = parameter.linear or (parameter.role == "routed_expert" and len(parameter.shape) == 3)
@@ -86,13 +90,19 @@ def lay_out(architecture: Architecture, mesh: Mesh, trained: Trained, state: Tra
         if experts:
             frozen, learnt = trained.split(experts)
             groups.append(shard_group(f"{name} experts", "efsdp", mesh.efsdp, frozen, learnt, ep=mesh.ep))
-        return Unit(name, tuple(groups))
+        return Unit(name, tuple(groups), made_by(weights, name))
+
+    def made_by(weights: Iterable[Parameter], name: str) -> dict[str, tuple[str, int]]:
+        return {
+            p.name: (f"{name} experts" if p.role == "routed_expert" else name, trained.trained_elements(p, mesh.ep))
+            for p in weights
+        }
 
     root = [*embedding_parameters(architecture), *head_parameters(architecture)]
     vision = vision_parameters(architecture)
     return Layout(
         layers=tuple(layer_unit(layer) for layer in architecture.layers),
-        root=Unit("root", (group("root", root),)),
+        root=Unit("root", (group("root", root),), made_by(root, "root")),
         idle=(group("vision", vision),) if vision else (),
         frozen_bytes=frozen_bytes,
         state=state,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from simulator.engine.task import Allocation, Task
@@ -180,7 +181,6 @@ class _Writer:
                 code.forward(f"layer {number}", keep=not self._job.recompute, first=self._kept_inputs(number))
                 if self._job.reshard_after_forward:
                     fsdp.reshard(unit)
-        fsdp.drop_buffers()
 
     def backward(self, embedding: LayerCode, layers: list[LayerCode], loss: LayerCode) -> None:
         """Loss forward and backward, then all layers backward, recomputed where asked for."""
@@ -190,7 +190,7 @@ class _Writer:
             loss.forward("loss", keep=True)
         with emitter.at(phase="backward"):
             self._gather_ahead(len(layers), -1)
-            loss.backward("loss", first=fsdp.gradients(self._root))
+            loss.backward("loss", partial(fsdp.gradients, self._root))
         for number in range(last, -1, -1):
             unit, code, tag = self._units[number], layers[number], f"layer {number}"
             with emitter.at(phase="backward", layer=number):
@@ -201,15 +201,16 @@ class _Writer:
                 with emitter.at(phase="recompute", layer=number):
                     code.forward(tag, keep=True)
             with emitter.at(phase="backward", layer=number):
-                code.backward(tag, first=fsdp.gradients(unit))
+                code.backward(tag, partial(fsdp.gradients, unit))
                 self._drop_inputs(number)
                 fsdp.reshard(unit)
                 fsdp.reduce(unit)
         with emitter.at(phase="backward"):
-            embedding.backward("embedding")
+            embedding.backward("embedding", partial(fsdp.gradients, self._root))
             fsdp.reshard(self._root)
             fsdp.reduce(self._root)
             fsdp.finish_reductions()
+            fsdp.drop_buffers()
 
     def optimizer(self, priced: Priced) -> None:
         """Update the parameters once every gradient is reduced."""
