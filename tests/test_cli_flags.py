@@ -9,6 +9,7 @@ FLAGS = {
     "fit": {"SCENARIO", "--set", "--json", "--help"},
     "run": {"SCENARIO", "--set", "--json", "--out", "--no-fold", "--help"},
     "model": {"CONFIG_JSON", "--json", "--help"},
+    "validate": {"[CASES]", "--json", "--help"},
     "schema": {"KIND", "--json", "--help"},
 }
 

@@ -14,7 +14,7 @@ def transfer(
     stream: str, duration: int | list[int], groups: list[int], deps: tuple[int, ...] = (), **busy: float
 ) -> Task:
     ns = duration if isinstance(duration, int) else np.array(duration)
-    return Task("move", stream, "all_gather", ns, deps=deps, collective=Collective(np.array(groups), busy))
+    return Task("move", stream, "all_gather", ns, deps=deps, collective=Collective("all", np.array(groups), busy))
 
 
 def run(*program: Task, behaviours: int = 1) -> Recording:

@@ -26,6 +26,8 @@ class Collective:
     as a whole competes with other waves for the links.
     """
 
+    communicator: str
+    """Name of the set of groups, such as the mesh axis they lie along."""
     groups: Vector
     """Group number of each behaviour; those with equal numbers wait for each other."""
     link_busy_ns: Mapping[str, float] = field(default_factory=dict)

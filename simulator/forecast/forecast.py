@@ -108,8 +108,8 @@ def _summary(
 
 
 def _whole_step_s(slots: npt.NDArray[np.int64], step: SimulatedStep, weight: npt.NDArray[np.float64]) -> float:
-    """Mean over ranks of the seconds in all slots, the last micro-batch standing for those that were extrapolated."""
-    total = slots.sum(axis=0) + step.more * slots[step.simulated - 1]
+    """Mean over ranks of the seconds in all slots, a typical micro-batch standing for those that were extrapolated."""
+    total = slots.sum(axis=0) + step.more * slots[step.typical]
     return float((total * weight).sum() / 1e9)
 
 
@@ -139,7 +139,7 @@ def _traffic(step: SimulatedStep) -> dict[str, float]:
     """Bytes that the busiest rank sends in one micro-batch, by kind of collective."""
     sent: dict[str, npt.NDArray[np.float64]] = {}
     for task in step.program.tasks:
-        if task.collective is not None and task.micro_batch == step.simulated - 1:
+        if task.collective is not None and task.micro_batch == step.typical:
             sent[task.kind] = sent.get(task.kind, np.zeros(1)) + np.asarray(task.collective.wire_bytes)
     return {f"{kind}_bytes_per_micro_batch": float(values.max()) for kind, values in sorted(sent.items())}
 

@@ -1,7 +1,8 @@
 """Simulation of a step with as few micro-batches as its steady state needs.
 
 Once two micro-batches in a row take equally long, all further ones do: the step is extrapolated from there, so that
-cost does not grow with gradient accumulation.
+cost does not grow with gradient accumulation. The last one says nothing of that: no gathers of a next one run beside
+its end.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ class SimulatedStep:
         """Micro-batches that were extrapolated."""
         return self.micro_batches - self.simulated
 
+    @property
+    def typical(self) -> int:
+        """The micro-batch that stands for those beyond the simulated ones: the last that another one follows."""
+        return max(0, self.simulated - 2)
+
 
 def simulate(
     lowering: TrainingStep,
@@ -57,8 +63,9 @@ def simulate(
         periods = _periods(program, recording)
         if count == micro_batches:
             return SimulatedStep(program, recording, count, micro_batches, 0)
-        if abs(periods[-1] - periods[-2]) <= ALIKE * periods[-1]:
-            return SimulatedStep(program, recording, count, micro_batches, periods[-1])
+        before, typical = periods[-3:-1]
+        if abs(typical - before) <= ALIKE * typical:
+            return SimulatedStep(program, recording, count, micro_batches, typical)
         count = min(micro_batches, 2 * count)
 
 

@@ -88,6 +88,7 @@ class Network:
         return Transfer(
             duration_ns=np.ceil(alone_s * 1e9).astype(np.int64),
             collective=Collective(
+                communicator=axis,
                 groups=groups,
                 link_busy_ns={lv.name: float(busy_s[d].max() * 1e9) for d, lv in enumerate(levels) if busy_s[d].any()},
                 wire_bytes=np.asarray(sent_bytes, np.float64),

@@ -1,0 +1,93 @@
+"""Forecasts beside measurements: every scenario with a `measured` block, and the error of each figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from simulator.documents import InvalidDocument, Problem
+from simulator.forecast.forecast import Forecast, Progress, forecast, silent
+from simulator.forecast.reading import open_scenario, placing
+from simulator.shipped import shipped
+
+METRICS: dict[str, Callable[[dict[str, Any]], float]] = {
+    "step_time_s": lambda summary: float(summary["step_time_s"]["p50"]),
+    "tokens_per_s_per_accelerator": lambda summary: float(summary["tokens_per_s_per_accelerator"]),
+    "peak_allocated_bytes": lambda summary: float(summary["memory"]["hbm"]["allocated_bytes"]),
+}
+"""How a forecast's summary answers each measured figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One measured figure and its forecast."""
+
+    case: str
+    metric: str
+    measured: float
+    predicted: float
+    low: float | None = None
+    high: float | None = None
+    """10th and 90th percentile of the forecast, where it has an interval."""
+
+    @property
+    def error(self) -> float:
+        """Relative error: positive where the forecast is too high."""
+        return self.predicted / self.measured - 1
+
+
+def measured_cases(places: Iterable[Path]) -> list[Path]:
+    """The scenario files that *places* (files or folders, searched through) name; the shipped cases for none.
+
+    Raise :exc:`InvalidDocument` for a place that does not exist or a folder without scenarios.
+    """
+    found: list[Path] = []
+    problems = []
+    for place in list(places) or [shipped("tests", "validation")]:
+        files = sorted(place.rglob("*.yaml")) if place.is_dir() else [place]
+        if not files or not files[0].is_file():
+            problems.append(Problem(str(place), None, "", "no such file, or a folder without scenarios (*.yaml)"))
+        found += files
+    if problems:
+        raise InvalidDocument(problems)
+    return found
+
+
+def validate(cases: Iterable[Path], progress: Progress | None = None) -> list[Comparison]:
+    """Forecast every case and compare. Raise what reading raises; a case without `measured` is a problem too."""
+    say, comparisons, paths = progress or silent, [], list(cases)
+    for number, path in enumerate(paths):
+        say(path.stem, number / len(paths))
+        document, folder = open_scenario(str(path))
+        measured = document.content.measured
+        if measured is None:
+            raise InvalidDocument([document.problem("measured", "missing; a case needs what a real run showed")])
+        with placing(document):
+            found = forecast(document.content, folder)
+        for metric in METRICS:
+            value = getattr(measured, metric)
+            if value is not None:
+                comparisons.append(_compare(path.stem, metric, value, found))
+    return comparisons
+
+
+def as_json(comparisons: list[Comparison]) -> dict[str, Any]:
+    """The keys of `rackcast validate --json`."""
+    by_metric = {c.metric: [abs(d.error) for d in comparisons if d.metric == c.metric] for c in comparisons}
+    return {
+        "cases": [
+            {"id": c.case, "metric": c.metric, "measured": c.measured, "predicted": c.predicted, "error": c.error}
+            for c in comparisons
+        ],
+        "median_abs_error": {metric: median(errors) for metric, errors in by_metric.items()},
+        "worst_abs_error": {metric: max(errors) for metric, errors in by_metric.items()},
+    }
+
+
+def _compare(case: str, metric: str, measured: float, found: Forecast) -> Comparison:
+    interval = found.summary["step_time_s"] if metric == "step_time_s" else {}
+    predicted = METRICS[metric](found.summary)
+    return Comparison(case, metric, measured, predicted, interval.get("p10"), interval.get("p90"))
