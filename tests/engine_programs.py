@@ -82,7 +82,9 @@ def tasks_on(drawn: list[Drawn], features: Vector, folding: Folding) -> list[Tas
             slowest = np.zeros(int(groups.max()) + 1, np.int64)
             np.maximum.at(slowest, groups, duration)
             duration = slowest[groups]
-            collective = Collective("all", groups, {link: use * int(duration.max()) for link, use in task.usage.items()})
+            collective = Collective(
+                "all", groups, {link: use * int(duration.max()) for link, use in task.usage.items()}
+            )
         program.append(
             Task("t", task.stream, "k", duration, task.deps, task.host_ns, collective, blocks_host=task.blocks_host)
         )

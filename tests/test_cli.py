@@ -215,10 +215,10 @@ def test_bad_input_as_json_is_one_object_too(rackcast: Rackcast, tmp_path: Path)
     ("change", "where", "expected"),
     [
         ("model=nosuch", "model", "no model 'nosuch': neither a file nor one of the shipped: deepseek-v3,"),
-        ("cluster.node=nosuch", "cluster", "no node 'nosuch': neither a file nor one of the shipped: atlas-910b,"),
+        ("cluster.node=nosuch", "cluster.node", "no node 'nosuch': neither a file nor one of the shipped: atlas-910b,"),
         (
             "cluster.fabric=nosuch",
-            "cluster",
+            "cluster.fabric",
             "no fabric 'nosuch': neither a file nor one of the shipped: cloudmatrix-384,",
         ),
         (
@@ -232,7 +232,7 @@ def test_names_that_mean_nothing_are_bad_input(
     rackcast: Rackcast, tmp_path: Path, change: str, where: str, expected: str
 ) -> None:
     path = scenario_file(tmp_path)
-    place = f"{path}:12" if where == "cluster" else f"--set {change}"
+    place = f"--set {change}"
     status, out, err = rackcast("run", str(path), "--set", change)
     assert (status, out) == (2, "")
     assert err.startswith(f"{place}: {where}: {expected}")

@@ -25,7 +25,7 @@ def run(
 ) -> None:
     """Simulate one step and say what limits it.
 
-    Charts, a trace, a report and the figures are written into the folder of --out.
+    Charts, a trace and the figures are written into the folder of --out.
     """
     conclude(lambda: _answer(scenario, changes or [], out, not no_fold), as_json)
 

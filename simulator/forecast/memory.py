@@ -16,7 +16,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.program.training_step import Program
 
 CONTEXT_BYTES = 0.82e9
-"""Device memory that no allocator hands out: CUDA context and loaded kernels (own runs, H200, torch 2.11: 0.80-0.82)."""
+"""Device memory that no allocator hands out: CUDA context and loaded kernels (own runs, H200, torch 2.11)."""
 COMMUNICATOR_BYTES = 0.87e9
 """Channel buffers of one NCCL communicator (own run of FSDP2 on two H200: 1.69e9 outside the allocator)."""
 FRAGMENTATION = 0.10

@@ -50,7 +50,7 @@ class Parallel(Section):
 class Lora(Section):
     """Low-rank adapters beside frozen weights."""
 
-    rank: Annotated[int, Field(ge=1, le=4096)] = 8
+    rank: Annotated[int, Field(ge=1, le=4096)] = Field(8, description="Inner dim of the adapters.")
     targets: tuple[Literal["attention", "mlp", "shared_expert", "latent", "routed_expert"], ...] = Field(
         ("attention",), min_length=1, description="Roles of the linear layers that carry an adapter."
     )
@@ -59,7 +59,7 @@ class Lora(Section):
 class Optimizer(Section):
     """The optimizer and the number format of its states."""
 
-    name: Literal["adamw", "sgd"] = "adamw"
+    name: Literal["adamw", "sgd"] = Field("adamw", description="AdamW, or SGD without momentum.")
     state_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format of AdamW's two moments.")
     master_weights: bool = Field(True, description="Keep trained parameters in fp32 (sharded) and gather them in bf16.")
     implementation: Literal["fused", "foreach"] = Field(
@@ -72,13 +72,13 @@ class Fsdp(Section):
 
     reshard_after_forward: bool = Field(True, description="Free gathered parameters after forward and gather again.")
     prefetch: Annotated[int, Field(ge=0, le=8)] = Field(1, description="Layers gathered ahead in forward and backward.")
-    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
+    reduce_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format in which gradients are summed.")
 
 
 class Training(Section):
     """What one step does."""
 
-    sequence_length: Annotated[int, Field(ge=1, le=16_777_216)]
+    sequence_length: Annotated[int, Field(ge=1, le=16_777_216, description="Tokens of a sequence.")]
     micro_batch_sequences: Degree = Field(1, description="Sequences a rank takes at once.")
     global_batch_sequences: Degree = Field(description="Sequences of one optimizer step over the whole job.")
     lora: Lora | None = Field(None, description="Present: base weights are frozen. Absent: full fine-tuning.")
@@ -104,24 +104,26 @@ class Routing(Section):
 
     trace: str | None = Field(None, description="Recorded expert counts: a file of scenarios/traces, by name or path.")
     synthetic: Synthetic | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Decides all chance in the routing table.")
 
 
 class Measured(Section):
     """What a real run of the scenario showed: makes it a case of `rackcast validate`."""
 
-    step_time_s: Annotated[float, Field(gt=0)] | None = None
-    tokens_per_s_per_accelerator: Annotated[float, Field(gt=0)] | None = None
+    step_time_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Median wall time of a step.")
+    tokens_per_s_per_accelerator: Annotated[float, Field(gt=0)] | None = Field(None, description="Throughput.")
     peak_allocated_bytes: Bytes | None = Field(None, description="Highest allocation of the framework's allocator.")
     peak_reserved_bytes: Bytes | None = Field(None, description="Most that the allocator took from the device.")
-    source: Annotated[str, Field(min_length=1)]
+    source: Annotated[str, Field(min_length=1, description="Who measured it, with what.")]
 
 
 class Scenario(Section):
     """One job on one cluster."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120)]
-    description: str = ""
+    name: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120, description="Names the results.")
+    ]
+    description: str = Field("", description="For people.")
     model: str = Field(description="A config.json, by path or by the name of a shipped one.", examples=["kimi-k3.1"])
     cluster: Cluster
     parallel: Parallel = Parallel()

@@ -3,21 +3,21 @@
     python measure_step.py cases.json results.jsonl            # cases of one GPU
     torchrun --nproc-per-node 2 measure_step.py ...            # cases that say "gpus": 2
 
-Uses public libraries only (torch, transformers, peft) and random weights and tokens. A case is an object:
-{id, model (a config.json's fields), micro_batch, sequence, gpus, compile, recompute, lora {rank, targets}, master_weights,
-optimizer ("foreach" or "fused"), accumulate, steps, profile}. One line of JSON a case is appended to the results: median
-step time by wall clock between synchronised steps, allocator peaks, and, if asked, GPU time by operator and shape.
+Uses public libraries only (torch, transformers, peft) and random weights and tokens. A case is an object: {id, model (a
+config.json's fields), micro_batch, sequence, gpus, compile, recompute, lora {rank, targets}, master_weights, optimizer
+("fused" or "foreach"), accumulate, steps, profile}. One line of JSON a case is appended to the results: median step
+time by wall clock between synchronised steps, allocator peaks, and, if asked, GPU time by operator and shape.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,14 +30,13 @@ GIB = 2**30
 
 def main() -> None:
     """Measure every case of the first argument's file that this number of processes can run."""
-    cases_path, results_path = sys.argv[1:3]
+    cases_path, results_path = map(Path, sys.argv[1:3])
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("LOCAL_RANK", "0"))
     torch.cuda.set_device(rank)
     if world > 1:
         dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    with open(cases_path) as file:
-        cases = [case for case in json.load(file) if case.get("gpus", 1) == world]
+    cases = [case for case in json.loads(cases_path.read_text()) if case.get("gpus", 1) == world]
     for case in cases:
         began = time.perf_counter()
         try:
@@ -47,9 +46,10 @@ def main() -> None:
         result |= {"id": case["id"], "case": case, "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
         result["wall_s"] = time.perf_counter() - began
         if rank == 0:
-            with open(results_path, "a") as file:
+            with results_path.open("a") as file:
                 file.write(json.dumps(result) + "\n")
-            print({k: v for k, v in result.items() if k not in {"case", "profile"}}, flush=True)
+            sys.stdout.write(json.dumps({k: v for k, v in result.items() if k not in {"case", "profile"}}) + "\n")
+            sys.stdout.flush()
         gc.collect()
         torch.cuda.empty_cache()
         torch._dynamo.reset()
@@ -62,7 +62,8 @@ def measure(case: dict[str, Any], world: int) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     model = build(case, world)
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=case.get("optimizer") == "fused")
+    fused = case.get("optimizer", "fused") == "fused"
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=fused, foreach=not fused)
     shape = case["micro_batch"], case["sequence"]
     tokens = torch.randint(0, model.config.vocab_size, shape, device="cuda")
 
@@ -115,8 +116,7 @@ def build(case: dict[str, Any], world: int) -> torch.nn.Module:
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     config._attn_implementation = "sdpa"
     dtype = torch.float32 if case.get("master_weights") else torch.bfloat16
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.device("cuda" if world == 1 else "cpu" if case.get("on_cpu") else "cuda"))
+    with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.train()
     if lora := case.get("lora"):
@@ -128,7 +128,9 @@ def build(case: dict[str, Any], world: int) -> torch.nn.Module:
     if world > 1:
         shard(model)
     if case.get("compile"):
-        model = torch.compile(model)
+        # Layer by layer, as trainers do: compiled as a whole, the model would build an explicit attention mask.
+        for layer in layers(model):
+            layer.compile()
     return model
 
 
@@ -142,10 +144,15 @@ def adapted(model: torch.nn.Module, lora: dict[str, Any]) -> torch.nn.Module:
 def shard(model: torch.nn.Module) -> None:
     """FSDP2 on each layer and the root: parameters in bf16, gradients reduced in fp32."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    for layer in base.model.layers:
+    for layer in layers(model):
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
+
+
+def layers(model: torch.nn.Module) -> Any:
+    """The decoder layers."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return base.model.layers
 
 
 def profile(step: Any) -> dict[str, Any]:
