@@ -106,4 +106,4 @@ def alone(program: list[Task], behaviours: int) -> Recording:
         end[i] = free[task.stream] = begin[i] + task.duration_ns
         if task.blocks_host:
             host = np.maximum(host, end[i])
-    return Recording(issue, start, begin, end, 0)
+    return Recording(issue, start, begin, end)

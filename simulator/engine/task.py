@@ -34,6 +34,10 @@ class Collective:
     """For each class of links, how long the wave keeps its busiest link at work when alone."""
     wire_bytes: Quantity = 0.0
     """Bytes that each behaviour sends."""
+    meeting: str = ""
+    """A name that tasks of several parts share when they are one collective: a send and its receive, say."""
+    parts: tuple[int, ...] = ()
+    """The parts that meet. Both sides have equal behaviours and groups; the lowest part tells the links' use."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -96,7 +96,7 @@ def _summary(
         "traffic": _traffic(step),
         "routing": _routing(job),
         "engine": {
-            "events": step.recording.events,
+            "events": step.events,
             "tasks": len(step.program.tasks),
             "classes": job.folding.behaviours,
             "ranks": job.mesh.ranks,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simulator.engine.simulation import Recording, Simulation
+from simulator.engine.simulation import Part, Recording, Simulation
 from simulator.program.training_step import Program, TrainingStep
 
 FIRST_TRY = 4
@@ -28,6 +28,8 @@ class SimulatedStep:
     recording: Recording
     simulated: int
     micro_batches: int
+    events: int
+    """Events that SimPy processed."""
     period_ns: int
     """Time of each micro-batch beyond the simulated ones."""
 
@@ -59,13 +61,14 @@ def simulate(
     count = min(micro_batches, FIRST_TRY)
     while True:
         program = lowering.program(count)
-        recording = Simulation(program.tasks, behaviours, apart=apart, progress=progress).run()
+        simulation = Simulation(Part(program.tasks, behaviours), apart=apart, progress=progress)
+        (recording,) = simulation.run()
         periods = _periods(program, recording)
         if count == micro_batches:
-            return SimulatedStep(program, recording, count, micro_batches, 0)
+            return SimulatedStep(program, recording, count, micro_batches, simulation.events, 0)
         before, typical = periods[-3:-1]
         if abs(typical - before) <= ALIKE * typical:
-            return SimulatedStep(program, recording, count, micro_batches, typical)
+            return SimulatedStep(program, recording, count, micro_batches, simulation.events, typical)
         count = min(micro_batches, 2 * count)
 
 
