@@ -1,0 +1,54 @@
+"""Jobs small enough to lower and simulate in a moment: four layers on two nodes of eight H200."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from simulator.forecast.assembly import assemble_job
+from simulator.forecast.reading import read_scenario
+from simulator.forecast.scenario import Scenario
+from simulator.program.training_step import Program, TrainingStep
+
+ScenarioInFolder = tuple[Scenario, Path]
+Small = Callable[..., ScenarioInFolder]
+"""Reads one of the small scenarios, "dense" or "mixture", with overrides as of `--set`."""
+
+DENSE = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "intermediate_size": 4096,
+    "vocab_size": 2048,
+    "max_position_embeddings": 8192,
+}
+MIXTURE = DENSE | {
+    "model_type": "qwen3_moe",
+    "head_dim": 128,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 512,
+}
+SCENARIO = """\
+name: small-{kind}
+model: small-{kind}
+cluster: {{node: hgx-h200, fabric: rail-fat-tree-400g, accelerators: 16}}
+parallel: {{dp_shard: 16}}
+training: {{sequence_length: 2048, global_batch_sequences: 16}}
+"""
+
+
+def write_small(folder: Path) -> Small:
+    """Write the models and scenarios into *folder*."""
+    for kind, config in (("dense", DENSE), ("mixture", MIXTURE)):
+        (folder / f"small-{kind}.json").write_text(json.dumps(config))
+        (folder / f"scenario-{kind}.yaml").write_text(SCENARIO.format(kind=kind))
+    return lambda kind, *overrides: read_scenario(str(folder / f"scenario-{kind}.yaml"), overrides)
+
+
+def lower(read: ScenarioInFolder, micro_batches: int = 1) -> Program:
+    """The program of a scenario."""
+    return TrainingStep(assemble_job(*read)).program(micro_batches)

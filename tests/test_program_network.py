@@ -1,0 +1,107 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.hardware.cluster import Cluster, assemble
+from simulator.hardware.library import load_accelerator, load_fabric, load_node
+from simulator.parallel.folding import apart
+from simulator.parallel.mesh import Mesh
+from simulator.parallel.placement import Placement
+from simulator.program.network import Network
+
+HERE = Path()
+NVLINK, PORT = 450e9, 50e9
+
+
+def cluster(accelerators: int, *, measured: bool = False) -> Cluster:
+    """H200 nodes; unless *measured*, with collectives that reach all of the NVLink rate at one latency."""
+    node = load_node("hgx-h200", HERE)
+    if not measured:
+        node = node.model_copy(update={"scale_up": node.scale_up.model_copy(update={"collectives": {}})})
+    return assemble(node, load_accelerator("h200-sxm", HERE), load_fabric("rail-fat-tree-400g", HERE), accelerators)
+
+
+def network(mesh: Mesh, hardware: Cluster) -> Network:
+    sizes = [level.size for level in hardware.levels]
+    return Network(hardware, Placement(mesh, apart(mesh.groups(), mesh.ranks), sizes))
+
+
+def test_a_ring_inside_a_node_by_hand() -> None:
+    transfer = network(Mesh(dp_shard=8), cluster(8)).ring("all_gather", "dp_shard", 800e6)
+    assert transfer is not None
+    seconds = 700e6 / NVLINK + 2e-6
+    assert set(transfer.duration_ns.tolist()) == {int(np.ceil(seconds * 1e9))}
+    assert transfer.collective.link_busy_ns == pytest.approx({"scale_up": 700e6 / NVLINK * 1e9})
+    assert np.asarray(transfer.collective.wire_bytes).tolist() == [700e6] * 8
+
+
+def test_a_ring_over_two_nodes_is_as_slow_as_its_ports() -> None:
+    hardware = cluster(16)
+    leaf = hardware.levels[1]
+    transfer = network(Mesh(dp_shard=16), hardware).ring("all_gather", "dp_shard", 1600e6)
+    assert transfer is not None
+    # 1500 MB pass each member; a port carries an eighth of them at 86 % of 50 GB/s, and NVLink all at 450 GB/s.
+    port_s = 1500e6 / 8 / (0.86 * PORT)
+    assert port_s > 1500e6 / NVLINK
+    assert set(transfer.duration_ns.tolist()) == {int(np.ceil((port_s + 2e-6 + leaf.latency_s) * 1e9))}
+    busy = {"scale_up": 1500e6 / NVLINK * 1e9, "leaf": port_s * 1e9}
+    assert transfer.collective.link_busy_ns == pytest.approx(busy)
+
+
+def test_an_all_reduce_passes_its_buffer_twice() -> None:
+    ways = network(Mesh(dp_replicate=8), cluster(8))
+    once, twice = ways.ring("reduce_scatter", "dp_replicate", 800e6), ways.ring("all_reduce", "dp_replicate", 800e6)
+    assert once is not None
+    assert twice is not None
+    assert twice.collective.link_busy_ns["scale_up"] == 2 * once.collective.link_busy_ns["scale_up"]
+    assert np.array_equal(twice.collective.wire_bytes, 2 * np.asarray(once.collective.wire_bytes))
+
+
+def test_a_group_of_one_has_nothing_to_send() -> None:
+    ways = network(Mesh(dp_shard=8, ep=8), cluster(8))
+    assert ways.ring("all_gather", "efsdp", 1e9) is None
+    assert network(Mesh(dp_shard=8), cluster(8)).exchange(np.array([[5e6]])) is None
+
+
+def test_an_exchange_lasts_as_long_as_the_hottest_port_for_everyone() -> None:
+    sent = np.zeros((8, 8))
+    sent[:, 3] = 90e6
+    transfer = network(Mesh(dp_shard=8, ep=8), cluster(8)).exchange(sent)
+    assert transfer is not None
+    # Seven others send 90 MB each to rank 3; what it sends to itself loads no link.
+    assert set(transfer.duration_ns.tolist()) == {int(np.ceil((630e6 / NVLINK + 2e-6) * 1e9))}
+    assert np.asarray(transfer.collective.wire_bytes).tolist() == [90e6, 90e6, 90e6, 0, 90e6, 90e6, 90e6, 90e6]
+
+
+def test_groups_take_their_own_time() -> None:
+    # Of 16 ranks, "ep" groups of 8 fill a node each; "efsdp" pairs lie across both.
+    ways = network(Mesh(dp_shard=16, ep=8), cluster(16))
+    pairs, inside = ways.ring("all_gather", "efsdp", 1e9), ways.exchange(np.full((8, 8), 1e6))
+    assert pairs is not None
+    assert inside is not None
+    assert pairs.collective.link_busy_ns == pytest.approx({"leaf": 0.5e9 / (0.86 * PORT) * 1e9})
+    assert inside.collective.link_busy_ns == pytest.approx({"scale_up": 7e6 / NVLINK * 1e9})
+    assert pairs.collective.groups.tolist() == list(range(8)) * 2
+    assert inside.collective.groups.tolist() == [0] * 8 + [1] * 8
+
+
+def test_a_price_is_graded_by_the_link_that_decides() -> None:
+    ways = network(Mesh(dp_shard=16, ep=8), cluster(16, measured=True))
+    pairs, inside = ways.ring("all_gather", "efsdp", 1e9), ways.exchange(np.full((8, 8), 1e6))
+    assert pairs is not None
+    assert inside is not None
+    assert (pairs.grade, inside.grade) == ("scaled", "measured")
+
+
+def test_more_bytes_never_take_less_time_nor_measured_links_less_than_ideal_ones() -> None:
+    ideal, measured = (network(Mesh(dp_shard=8), cluster(8, measured=kind)) for kind in (False, True))
+    before = 0
+    for size in np.geomspace(1e3, 1e10, 30):
+        slow, fast = measured.ring("all_gather", "dp_shard", size), ideal.ring("all_gather", "dp_shard", size)
+        assert slow is not None
+        assert fast is not None
+        assert slow.duration_ns[0] >= before
+        before = int(slow.duration_ns[0])
+        if size > 1e7:
+            assert slow.duration_ns[0] > fast.duration_ns[0]
