@@ -29,30 +29,36 @@ class Spread:
     """Members in the same domain as oneself, [levels, behaviours]; the outermost level holds all."""
 
 
-def members_within(group: npt.NDArray[np.int64], domain_sizes: Sequence[int]) -> list[npt.NDArray[np.int64]]:
-    """For each level, how many members of its group each rank has in its own domain, itself included."""
-    rank = np.arange(len(group))
+def members_within(
+    group: npt.NDArray[np.int64], domain_sizes: Sequence[int], first_rank: int = 0
+) -> list[npt.NDArray[np.int64]]:
+    """For each level, how many members of its group each rank has in its own domain, itself included.
+
+    The ranks lie on the fabric from position *first_rank* on.
+    """
+    position = first_rank + np.arange(len(group))
     within = []
     for size in domain_sizes:
-        cell = group * (len(group) // size + 1) + rank // size
+        cell = group * (int(position[-1]) // size + 1) + position // size
         _, inverse, counts = np.unique(cell, return_inverse=True, return_counts=True)
         within.append(counts[inverse.reshape(-1)])
     return within
 
 
 class Placement:
-    """Ranks of a mesh on a fabric whose domains hold *domain_sizes* accelerators, innermost first."""
+    """The ranks of one pipeline stage on a fabric whose domains hold *domain_sizes* accelerators, innermost first."""
 
-    def __init__(self, mesh: Mesh, folding: Folding, domain_sizes: Sequence[int]) -> None:
+    def __init__(self, mesh: Mesh, folding: Folding, domain_sizes: Sequence[int], stage: int = 0) -> None:
         self.folding = folding
         self.domain_sizes = tuple(domain_sizes)
+        self.first_rank = stage * mesh.stage_ranks
         self._groups = mesh.groups()
         self._expert_rank = mesh.expert_rank()
 
     def spread(self, axis: str) -> Spread:
         """How the groups along *axis* lie on the fabric."""
         group, own = self._groups[axis], self.folding.representative
-        within = np.stack(members_within(group, self.domain_sizes))[:, own]
+        within = np.stack(members_within(group, self.domain_sizes, self.first_rank))[:, own]
         return Spread(np.bincount(group)[group][own], within)
 
     def ring_loads(self, axis: str, gathered_bytes: float) -> Loads:
@@ -88,7 +94,7 @@ class Placement:
             nearer = np.eye(len(members), dtype=bool)
             for level, size in enumerate(self.domain_sizes):
                 domain = np.empty(len(members), np.int64)
-                domain[place] = members // size
+                domain[place] = (self.first_rank + members) // size
                 together = domain[:, None] == domain[None, :]
                 crossing = np.where(together & ~nearer, sent_bytes, 0.0)
                 out[level, mine] = crossing.sum(axis=1)[here]
