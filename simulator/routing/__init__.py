@@ -1,7 +1,10 @@
-"""Expert-routing traces: reading, resampling, synthesis, and the rows they mean for experts and ranks."""
+"""Expert-routing traces: reading, statistics, resampling, synthesis, balancing, and the rows that they mean."""
 
 from simulator.routing.error import RoutingError
 from simulator.routing.library import load_routing
+from simulator.routing.outcome import Outcome, Setting
+from simulator.routing.placement import Moves, Placement, contiguous, moves
+from simulator.routing.policies import apply_policy, describe, policy_names
 from simulator.routing.reading import read_table
 from simulator.routing.resample import resample
 from simulator.routing.rows import rows_per_expert, source_rows
@@ -9,9 +12,18 @@ from simulator.routing.synthetic import synthesise
 from simulator.routing.table import RoutingTable
 
 __all__ = [
+    "Moves",
+    "Outcome",
+    "Placement",
     "RoutingError",
     "RoutingTable",
+    "Setting",
+    "apply_policy",
+    "contiguous",
+    "describe",
     "load_routing",
+    "moves",
+    "policy_names",
     "read_table",
     "resample",
     "rows_per_expert",

@@ -84,7 +84,9 @@ class RoutingTable:
         experts from r * experts / ep on. Raise :exc:`ValueError` when *ep* does not divide the experts.
         """
         if ep < 1 or self.experts % ep:
-            raise ValueError(f"ep is {ep}, but it must divide the {self.experts} experts: {_nearest(ep, self.experts)}")
+            raise ValueError(
+                f"ep is {ep}, but it must divide the {self.experts} experts: {nearest_divisors(ep, self.experts)}"
+            )
         return np.asarray(self.counts.reshape(self.layers, ep, -1).sum(axis=2))
 
     def rank_max_over_mean(self, ep: int) -> float:
@@ -105,7 +107,8 @@ def _slope(descending: FloatArray) -> float:
     return float(-(rank @ np.log(descending)) / (rank @ rank))
 
 
-def _nearest(ep: int, experts: int) -> str:
+def nearest_divisors(ep: int, experts: int) -> str:
+    """The ending of a message that refuses *ep* ranks for *experts* experts: what would divide them."""
     divisors = [d for d in range(1, experts + 1) if experts % d == 0]
     below = max((d for d in divisors if d <= ep), default=1)
     above = min((d for d in divisors if d > ep), default=experts)
