@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.model.architecture import Layer, MixtureOfExperts
 from simulator.model.operator import Operator
 from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
-from simulator.program.training_step import Job
+from simulator.program.job import Job
 
 
 def model_flops(job: Job) -> float:
@@ -37,6 +37,8 @@ def _rows(layer: Layer, tokens: int) -> float:
 
 
 def _flops(operator: Operator, routed_rows: float, *, trained: bool) -> float:
-    kernels = operator.forward + operator.backward + (operator.backward_weight if trained else ())
+    """Forward and backward; a backward pass beyond twice the forward is kernels computing again (flash attention)."""
+    forward = sum(kernel.flops for kernel in operator.forward)
+    backward = sum(kernel.flops for kernel in operator.backward + (operator.backward_weight if trained else ()))
     rows = routed_rows if operator.rows == "routed" else 1.0
-    return rows * sum(kernel.flops for kernel in kernels)
+    return rows * (forward + min(backward, 2 * forward))
