@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+from small_jobs import Small, lower
+
+from simulator.engine.ledger import account
+from simulator.engine.task import Allocation
+from simulator.forecast.assembly import assemble_job
+from simulator.forecast.forecast import forecast
+from simulator.forecast.memory import MemoryForecast, remember
+
+
+@pytest.mark.parametrize(
+    ("peak", "verdict"), [(90.0, "fits"), (91.0, "tight"), (100.0, "tight"), (100.5, "does not fit")]
+)
+def test_a_tenth_of_fragmentation_lies_between_fits_and_tight(peak: float, verdict: str) -> None:
+    ledgers = account([], [Allocation("p", "parameters", np.array([1.0, peak]))], 2)
+    memory = MemoryForecast(ledgers, {"hbm": 100.0})
+    assert (memory.hottest, memory.verdict) == (1, verdict)
+
+
+def test_a_tier_that_holds_nothing_is_told_with_its_capacity() -> None:
+    memory = MemoryForecast(account([], [Allocation("p", "parameters", 8.0)], 1), {"hbm": 10.0, "ddr": 20.0})
+    found = memory.summary()
+    assert found["ddr"] == {"peak_bytes": 0.0, "capacity_bytes": 20.0, "breakdown": {}}
+    assert found["hbm"]["breakdown"] == {"parameters": 8.0}
+
+
+def test_a_program_that_keeps_something_raises(small: Small) -> None:
+    read = small("dense")
+    program = lower(read)
+    program.tasks[-1].allocates = (Allocation("leak", "workspace", 4096.0),)
+    with pytest.raises(RuntimeError, match="4096 bytes of hbm are never released"):
+        remember(program, assemble_job(*read).cluster, 1)
+
+
+@pytest.mark.parametrize("overrides", [(), ("parallel.ep=8", "routing.synthetic.sigma=1")])
+def test_the_curve_rises_to_the_peak_that_the_summary_names(small: Small, overrides: tuple[str, ...]) -> None:
+    found = forecast(*small("mixture", *overrides))
+    (curve,) = found.memory
+    held = sum(curve.bytes_by_kind.values())
+    block = found.summary["memory"]["hbm"]
+    assert held.max() == block["peak_bytes"] == pytest.approx(sum(block["breakdown"].values()), abs=10)
+    assert all((kind >= 0).all() for kind in curve.bytes_by_kind.values())
+    assert (np.diff(curve.time_ns) >= 0).all()
+    # What is left at the end is what was there at the start.
+    resident = sum(block["breakdown"][kind] for kind in ("parameters", "optimizer", "context"))
+    assert held[-1] == resident
+
+
+def test_capacities_are_shares_of_the_node(small: Small) -> None:
+    block = forecast(*small("dense")).summary["memory"]
+    assert block["ddr"]["capacity_bytes"] == 1536e9 / 8
+    assert block["nvme"]["capacity_bytes"] == 30.72e12 / 8
