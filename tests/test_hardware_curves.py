@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from simulator.hardware.curve import Curve, Series, choose, pick
+from simulator.hardware.curve import ComputeSeries, Curve, Series, choose, pick
 
 STEPS = Series(by="flops", points=((1e6, 0.2), (1e8, 0.6)))
 
@@ -40,15 +40,26 @@ def test_points_must_rise():
 
 
 def test_the_nearest_series_agrees_in_format_then_direction_then_head_width():
-    wide = Series(by="length", points=((1, 0.1),), dtype="bf16", backward=False, head_dim=192)
-    narrow = Series(by="length", points=((1, 0.2),), dtype="bf16", backward=False, head_dim=64)
-    back = Series(by="length", points=((1, 0.3),), dtype="bf16", backward=True, head_dim=64)
-    other = Series(by="length", points=((1, 0.4),), dtype="fp8")
+    wide = ComputeSeries(by="length", points=((1, 0.1),), dtype="bf16", backward=False, head_dim=192)
+    narrow = ComputeSeries(by="length", points=((1, 0.2),), dtype="bf16", backward=False, head_dim=64)
+    back = ComputeSeries(by="length", points=((1, 0.3),), dtype="bf16", backward=True, head_dim=64)
+    other = ComputeSeries(by="length", points=((1, 0.4),), dtype="fp8")
     every = (other, back, narrow, wide)
-    assert pick(every, "bf16", backward=False, head_dim=160) is wide
-    assert pick(every, "bf16", backward=False, head_dim=64) is narrow
-    assert pick(every, "fp16", backward=True, head_dim=192) is back
-    assert pick(every, "fp8", backward=True, head_dim=192) is other
+
+    def picked(dtype, *, backward, head_dim):
+        return pick(every, dtype, backward=backward, head_dim=head_dim, weight_gradient=False)
+
+    assert picked("bf16", backward=False, head_dim=160) is wide
+    assert picked("bf16", backward=False, head_dim=64) is narrow
+    assert picked("fp16", backward=True, head_dim=192) is back
+    assert picked("fp8", backward=True, head_dim=192) is other
+
+
+def test_the_gradient_of_weights_has_a_series_of_its_own():
+    rows = Series(by="bytes", points=((1, 0.7),), weight_gradient=False)
+    weights = Series(by="bytes", points=((1, 0.5),), weight_gradient=True)
+    for wanted, asked in ((rows, False), (weights, True)):
+        assert pick((rows, weights), "bf16", backward=True, head_dim=None, weight_gradient=asked) is wanted
 
 
 def test_a_part_without_the_format_hands_over_to_the_next_part():

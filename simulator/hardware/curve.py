@@ -2,23 +2,22 @@
 
 A curve holds points (size, share) and interpolates the share linearly over the logarithm of the size; beyond the first
 and last point it stays flat. Sizes are what the kernel's time is known to follow: its FLOPs, its bytes or the length of
-a sequence.
+a sequence. What is known of how a kernel spreads over the chip comes on top, as a few physical parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from simulator.hardware.figure import Grade, Record, Share
+from simulator.hardware.figure import Floats, Grade, Record, Share
+from simulator.hardware.tiling import Tiling
 from simulator.units import Seconds
 
-Floats = NDArray[np.float64]
 Size = Annotated[float, Field(gt=0)]
 
 _SAME_RATE = {"fp16": "bf16"}
@@ -34,13 +33,9 @@ class Series(Record):
     """Format it was measured in; None: any."""
     backward: bool | None = None
     """Direction it was measured in; None: either."""
-    head_dim: int | None = None
-    """Attention only: the width of the query heads it was measured with."""
-    half_depth: Annotated[float, Field(ge=0)] = 0.0
-    """Matmuls only: the inner dimension k at which filling and draining a tile costs as much as its arithmetic, so that
-    the share is multiplied by k / (k + half_depth)."""
-    depth_from: Annotated[float, Field(ge=0)] = 0.0
-    """The shortest k measured: below it the share stays, as beyond the ends of the points."""
+    weight_gradient: bool | None = None
+    """Grouped matmuls only: True, measured on the gradient of the weights, where the rows of each expert are the inner
+    dimension; False, on the other products; None, either."""
     grade: Grade | None = None
     """Where it differs from the curve's."""
 
@@ -62,11 +57,25 @@ class Series(Record):
         return self.dtype in {None, _SAME_RATE.get(dtype, dtype)}, self.backward in {None, backward}
 
 
-class Tile(Record):
-    """The block of a grouped matmul's output that one compute unit makes at a time."""
+class ComputeSeries(Series):
+    """A share of the arithmetic peak, and what keeps small work from attaining it."""
 
-    rows: Annotated[int, Field(ge=1)]
-    columns: Annotated[int, Field(ge=1)]
+    head_dim: int | None = None
+    """Attention only: the width of the query heads it was measured with."""
+    half_depth: Annotated[float, Field(ge=0)] = 0.0
+    """Matmuls: the inner dimension k at which filling and draining a tile costs as much as its arithmetic. Attention:
+    the length at which the masked half of the blocks on the diagonal, with filling and draining, does. Work grows by
+    1 + half_depth / k."""
+    depth_from: Annotated[float, Field(ge=0)] = 0.0
+    """The shortest k measured: below it the share stays, as beyond the ends of the points."""
+    half_rows: Annotated[float, Field(ge=0)] = 0.0
+    """Attention only: rows of queries for each compute unit at which the last blocks, that run alone, cost as much as
+    all the others. Work grows by 1 + half_rows x units / (batch x heads x length)."""
+    tiling: Tiling | None = None
+    """Matmuls only: present, work is rounded up to tiles and waves of tiles."""
+    ridge: Annotated[float, Field(ge=1)] | None = None
+    """How sharply the roofs meet: arithmetic and traffic times combine as the norm of this order, since near the ridge
+    each keeps the other waiting. None: the larger alone."""
 
 
 class Curve(Record):
@@ -81,13 +90,14 @@ class Curve(Record):
     """Relative half-width that holds about two thirds of the measured points around the curve."""
     overhead: Seconds
     """Device time of starting and draining the kernel, added to the roofline."""
-    compute: tuple[Series, ...] = ()
+    compute: tuple[ComputeSeries, ...] = ()
     """Share of the arithmetic peak. Empty: arithmetic of this kind hides under its traffic and is not priced."""
     memory: Annotated[tuple[Series, ...], Field(min_length=1)]
     """Share of the memory rate, over the bytes that the operator counts."""
-    tile: Tile | None = None
-    """Present: each expert's rows are padded to whole tiles, and all tiles to whole waves over the compute units."""
     notes: str = ""
+
+
+S = TypeVar("S", bound=Series)
 
 
 def choose(curves: Sequence[Curve], dtype: str, *, backward: bool) -> Curve:
@@ -99,12 +109,14 @@ def choose(curves: Sequence[Curve], dtype: str, *, backward: bool) -> Curve:
     return min(curves, key=mismatch)
 
 
-def pick(series: Sequence[Series], dtype: str, *, backward: bool, head_dim: int | None) -> Series:
-    """The one measured nearest to what is asked: format first, then direction, then head width."""
+def pick(series: Sequence[S], dtype: str, *, backward: bool, head_dim: int | None, weight_gradient: bool) -> S:
+    """The one measured nearest to what is asked: format first, then direction, then which gradient or head width."""
 
-    def distance(one: Series) -> tuple[bool, bool, float]:
-        width = abs(float(np.log(one.head_dim / head_dim))) if one.head_dim and head_dim else 0.0
-        return (*_mismatch(one, dtype, backward), width)
+    def distance(one: S) -> tuple[bool, bool, bool, float]:
+        measured_dim = one.head_dim if isinstance(one, ComputeSeries) else None
+        width = abs(float(np.log(measured_dim / head_dim))) if measured_dim and head_dim else 0.0
+        other_gradient = one.weight_gradient not in {None, weight_gradient}
+        return (*_mismatch(one, dtype, backward), other_gradient, width)
 
     return min(series, key=distance)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Generic, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 T = TypeVar("T", bound=float)
+Floats = NDArray[np.float64]
 
 Grade = Literal["datasheet", "measured", "scaled", "assumed"]
 """datasheet: a vendor's statement. measured: a timing of this part. scaled: a timing of another part, carried over in

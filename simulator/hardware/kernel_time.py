@@ -2,7 +2,8 @@
 
     seconds = max(flops / (peak * compute share), bytes / (bandwidth * memory share)) + overhead
 
-The roofline with attained ceilings is Williams, Waterman and Patterson, CACM 52(4), 2009.
+The roofline with attained ceilings is Williams, Waterman and Patterson, CACM 52(4), 2009. Arithmetic is first rounded
+up to what the chip does for it: whole tiles, waves over compute units, filling and draining (see :mod:`.curve`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.curve import Curve, Floats, Series, choose, pick
-from simulator.hardware.figure import Grade
+from simulator.hardware.curve import ComputeSeries, Curve, S, Series, choose, pick
+from simulator.hardware.figure import Floats, Grade
 
 SPREAD_OF_SCALING = 0.2
 """Attained GEMM shares of parts that were all measured (A100 87 %, H100 80 %, B200 78 %, GB200 73 %, MI355X 62 % of
@@ -46,6 +47,13 @@ class _Ask:
     dtype: str
     rows: Floats | None
     backward: bool
+    weight_gradient: bool
+
+    @property
+    def units(self) -> float:
+        """Independent compute units; 1 where they are not known, so that nothing is rounded up to waves."""
+        known = self.accelerator.sheet.sm_count
+        return known.value if known else 1.0
 
 
 def kernel_time(
@@ -58,24 +66,27 @@ def kernel_time(
     *,
     rows: ArrayLike | None = None,
     backward: bool = False,
+    weight_gradient: bool = False,
 ) -> KernelTime:
     """Price one launch of a kernel of *kind*, or many at once where *flops* and *bytes* are arrays.
 
-    *shape* is (m, n, k) of a gemm, (n, k) of a grouped gemm, (heads, head_dim, length) of attention. *rows*, for a
-    grouped gemm, are the rows of each expert along the last axis: padding and small experts cost what they cost.
+    *shape* is (m, n, k) of a gemm as executed, (n, k) of a grouped gemm, (heads, head_dim, length) of attention.
+    *rows*, for a grouped gemm, are the rows of each expert along the last axis: padding and small experts cost what
+    they cost. *weight_gradient* says that a grouped gemm makes an (n, k) gradient for each expert, out of its rows.
     No work takes no time. Raise :exc:`UnsupportedDtypeError` for arithmetic in a format that the part lacks, and
     :exc:`KeyError` for a kind that no curve is known for.
     """
     flops_, bytes_ = np.broadcast_arrays(np.asarray(flops, float), np.asarray(bytes, float))
     rows_ = None if rows is None else np.asarray(rows, float)
-    ask = _Ask(accelerator, kind, flops_, bytes_, shape, dtype, rows_, backward)
+    ask = _Ask(accelerator, kind, flops_, bytes_, shape, dtype, rows_, backward, weight_gradient)
     curve = choose(_curves(accelerator, kind), dtype, backward=backward)
     memory = binding = _pick(ask, curve.memory)
-    slower_s = memory_s = bytes_ / (accelerator.hbm_bandwidth_bytes_per_s * _share(ask, memory))
+    rate = accelerator.hbm_bandwidth_bytes_per_s * memory.share(_size(ask, memory))
+    slower_s = memory_s = bytes_ / rate
     if curve.compute and flops_.any():
         compute = _pick(ask, curve.compute)
-        compute_s = flops_ * _rounding(ask, curve) / (accelerator.peak_flops_per_s(dtype) * _share(ask, compute))
-        slower_s = np.maximum(compute_s, memory_s)
+        compute_s = _compute_s(ask, compute, rate)
+        slower_s = _joined(compute_s, memory_s, compute.ridge)
         binding = compute if compute_s.sum() > memory_s.sum() else memory
     seconds = np.where((flops_ > 0) | (bytes_ > 0), slower_s + curve.overhead, 0.0)
     return KernelTime(seconds, *_trust(ask, curve, binding), curve.source)
@@ -91,31 +102,77 @@ def _curves(accelerator: Accelerator, kind: str) -> tuple[Curve, ...]:
     return curves
 
 
-def _pick(ask: _Ask, series: tuple[Series, ...]) -> Series:
+def _pick(ask: _Ask, series: tuple[S, ...]) -> S:
     head_dim = ask.shape[1] if ask.kind == "attention" and len(ask.shape) == 3 else None
-    return pick(series, ask.dtype, backward=ask.backward, head_dim=head_dim)
+    return pick(series, ask.dtype, backward=ask.backward, head_dim=head_dim, weight_gradient=ask.weight_gradient)
 
 
-def _share(ask: _Ask, series: Series) -> Floats:
+def _size(ask: _Ask, series: Series) -> Floats:
     length = np.asarray(ask.shape[-1] if ask.shape else np.inf, float)
-    share = series.share({"flops": ask.flops, "bytes": ask.bytes, "length": length}[series.by])
-    if series.half_depth and ask.shape:
-        depth = max(ask.shape[-1], series.depth_from)
-        return share * depth / (depth + series.half_depth)
-    return share
+    return {"flops": ask.flops, "bytes": ask.bytes, "length": length}[series.by]
 
 
-def _rounding(ask: _Ask, curve: Curve) -> Floats:
-    """Arithmetic done over asked for: rows rounded up to tiles, and tiles to waves over the compute units."""
-    if curve.tile is None or ask.rows is None:
-        return np.asarray(1.0)
-    high = np.ceil(ask.rows / curve.tile.rows).sum(axis=-1)
-    wide = -(-ask.shape[0] // curve.tile.columns)
-    units = ask.accelerator.sheet.sm_count
-    wave = units.value if units else 1.0
-    done = np.ceil(high * wide / wave) * wave / wide * curve.tile.rows
-    asked = ask.rows.sum(axis=-1)
+def _joined(compute_s: Floats, memory_s: Floats, ridge: float | None) -> Floats:
+    larger = np.maximum(compute_s, memory_s)
+    if ridge is None:
+        return larger
+    smaller_part = np.minimum(compute_s, memory_s) / np.where(larger > 0, larger, 1.0)
+    return np.asarray(larger * (1 + smaller_part**ridge) ** (1 / ridge))
+
+
+def _compute_s(ask: _Ask, series: ComputeSeries, bytes_per_s: Floats) -> Floats:
+    """Time of the arithmetic alone."""
+    flops_per_s = ask.accelerator.peak_flops_per_s(ask.dtype) * series.share(_size(ask, series))
+    plain_s = ask.flops / flops_per_s
+    if ask.rows is not None and len(ask.shape) == 2:
+        if ask.weight_gradient:
+            return plain_s * _gradient_work(ask, series)
+        return plain_s * _tiled_work(ask, series, ask.rows, ask.shape, bytes_per_s / flops_per_s)
+    if len(ask.shape) == 3 and series.tiling:
+        rows = np.array([ask.shape[0]], float)
+        return plain_s * _tiled_work(ask, series, rows, ask.shape[1:], bytes_per_s / flops_per_s)
+    return plain_s * (_depth_work(series, ask.shape[-1]) + _lone_blocks(ask, series)) if ask.shape else plain_s
+
+
+def _depth_work(series: ComputeSeries, depth: ArrayLike) -> Floats:
+    return np.asarray(1 + series.half_depth / np.maximum(np.maximum(depth, series.depth_from), 1))
+
+
+def _lone_blocks(ask: _Ask, series: ComputeSeries) -> Floats:
+    """Work of the last blocks of attention over all of it. Rows of queries are what their FLOPs say: 2 head_dim length
+    each forward, 5 backward, causal.
+    """
+    if not series.half_rows or len(ask.shape) != 3:
+        return np.asarray(0.0)
+    _, head_dim, length = ask.shape
+    query_rows = ask.flops / ((5 if ask.backward else 2) * head_dim * length)
+    return np.asarray(series.half_rows * ask.units / np.maximum(query_rows, 1))
+
+
+def _tiled_work(
+    ask: _Ask, series: ComputeSeries, rows: Floats, sides: tuple[int, ...], bytes_per_flop: Floats
+) -> Floats:
+    """Arithmetic done over asked for, in whole tiles and waves, by the products of *rows* with one of *sides*."""
+    columns, depth = sides
+    if series.tiling is None:
+        return _depth_work(series, depth)
+    fill = series.half_depth * depth / max(depth, series.depth_from)
+    asked = 2 * rows.sum(axis=-1) * columns * depth
+    done = series.tiling.work(
+        rows, columns, depth, fill=fill, units=ask.units, bytes_per_flop=np.asarray(bytes_per_flop)
+    )
     return np.where(asked > 0, done / np.maximum(asked, 1), 1.0)
+
+
+def _gradient_work(ask: _Ask, series: ComputeSeries) -> Floats:
+    """Arithmetic done over asked for by gradients of each expert's weights: its rows are the depth of its tiles.
+
+    There are many more tiles than compute units, of unequal depth, so that no wave is rounded up.
+    """
+    assert ask.rows is not None
+    busy, total = (ask.rows > 0).sum(axis=-1), ask.rows.sum(axis=-1)
+    padding = series.tiling.padding(*ask.shape) if series.tiling else 1.0
+    return padding * _depth_work(series, total / np.maximum(busy, 1))
 
 
 def _trust(ask: _Ask, curve: Curve, binding: Series) -> tuple[Grade, float]:

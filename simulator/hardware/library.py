@@ -17,6 +17,8 @@ from simulator.hardware.node import Node
 from simulator.shipped import locate, shipped
 
 _HOME = "hardware_profiles"
+_PROVENANCE = "provenance.yaml"
+"""Says where the points beside the curves were measured; no curve itself."""
 
 
 class Price(Record):
@@ -52,6 +54,8 @@ def load_accelerator(name: str, folder: Path) -> Accelerator:
     for part in (path.stem, *sheet.curves):
         for home in homes:
             for file in sorted((home / "measured" / part).glob("*.yaml")):
+                if file.name == _PROVENANCE:
+                    continue
                 curve = documents.load(file, Curve)
                 curves[curve.kind] = (*curves.get(curve.kind, ()), curve)
     return Accelerator(path.stem, sheet, curves)

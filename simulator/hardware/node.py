@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, model_validator
 
-from simulator.hardware.curve import Floats
-from simulator.hardware.figure import Figure, Record, Share
+from simulator.hardware.figure import Figure, Floats, Record, Share
 from simulator.units import Bytes, BytesPerSecond, Seconds, human_rate
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
