@@ -54,12 +54,15 @@ class Placement:
         self.first_rank = stage * mesh.stage_ranks
         self._groups = mesh.groups()
         self._expert_rank = mesh.expert_rank()
+        self._spreads: dict[str, Spread] = {}
 
     def spread(self, axis: str) -> Spread:
-        """How the groups along *axis* lie on the fabric."""
-        group, own = self._groups[axis], self.folding.representative
-        within = np.stack(members_within(group, self.domain_sizes, self.first_rank))[:, own]
-        return Spread(np.bincount(group)[group][own], within)
+        """How the groups along *axis* lie on the fabric; looked for once."""
+        if axis not in self._spreads:
+            group, own = self._groups[axis], self.folding.representative
+            within = np.stack(members_within(group, self.domain_sizes, self.first_rank))[:, own]
+            self._spreads[axis] = Spread(np.bincount(group)[group][own], within)
+        return self._spreads[axis]
 
     def ring_loads(self, axis: str, gathered_bytes: float) -> Loads:
         """Bytes per level, [levels, behaviours], of a ring all-gather or reduce-scatter of *gathered_bytes* in all.
