@@ -100,7 +100,7 @@ def test_shipped_github_is_skewed_and_c4_is_milder():
             " (and 2 more counts of this layer are wrong)",
         ),
         ({"logical_count": [[True, 1]]}, "logical_count[0]: expert 0: found true, expected a count from 0 to 1e+15"),
-        ({"logical_count": [[0, 0], [0, 0]]}, "all counts of its 2 layers are zero"),
+        ({"logical_count": [[0, 0], [0, 0]]}, "has no layer with any assignment: all counts are zero"),
         ({"counts_by_domain": 3}, "counts_by_domain: found 3, expected domains"),
         (
             {"logical_count": [[1]], "layers_recorded": [0, 1]},
@@ -170,7 +170,7 @@ def test_broken_json_gives_the_line(tmp_path):
             ],
         ),
         ('layer,expert,count\n0,0,"1', ["is not CSV: unexpected end of data"]),
-        ("layer,expert,count\n0,0,0\n", ["all counts of its 1 layers are zero"]),
+        ("layer,expert,count\n0,0,0\n", ["has no layer with any assignment: all counts are zero"]),
     ],
 )
 def test_a_wrong_csv_lists_every_line(tmp_path, text, expected):
@@ -178,13 +178,13 @@ def test_a_wrong_csv_lists_every_line(tmp_path, text, expected):
 
 
 def test_files_that_are_not_text(tmp_path):
-    pickle = tmp_path / "recorder.pt"
-    pickle.write_bytes(b"PK\x03\x04rest")
-    assert problems(pickle)[0].startswith("is a pickle, which is not opened")
     latin = tmp_path / "latin.json"
     latin.write_bytes(b'{\n"source": "\xe9"}')
     assert problems(latin) == ["is not text: byte 0xe9 is not UTF-8"]
-    assert problems(tmp_path) == ["is not a file"]
+    (message,) = problems(tmp_path)
+    assert message.startswith(
+        "is a folder without files of a recorder: *rank*.jsonl, expert_distribution_recorder_*.pt"
+    )
     assert problems(tmp_path / "absent.json") == ["no such file"]
 
 

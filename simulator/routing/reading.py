@@ -1,67 +1,80 @@
-"""Reading a recorded routing trace from a file, in the forms that public recorders write as text.
-
-Recorders that save with ``torch.save`` or pickle are refused, since opening such a file runs what it holds.
-"""
+"""Opening a recorded routing trace in whatever form its recorder wrote it."""
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
-import numpy as np
-
-from simulator.documents import Problem
-from simulator.routing.csv_counts import read_csv
-from simulator.routing.error import RoutingError
-from simulator.routing.json_counts import read_json
+from simulator.routing import readers
+from simulator.routing.recording import Hear, Recording, refuse, unheard
 from simulator.routing.table import RoutingTable
+from simulator.routing.trace import Trace, gather
 
-MAX_FILE_BYTES = 64_000_000
-_PICKLES = (b"PK\x03\x04", b"\x80")
+_HEAD_BYTES = 4096
+_SUFFIXES = ".csv, .json, .jsonl, .npy, .npz, .pt, .safetensors"
+
+
+def open_recording(path: Path | str) -> Recording:
+    """The recording in the file *path*, or in the folder *path* with a file per rank; see :mod:`.readers`.
+
+    A file that leaves something open is told it after a hash: the domain in ``olmoe-1b-7b.json#c4``, the experts of a
+    token in ``logits.npz#8``. Raise :exc:`RoutingError` with all problems.
+    """
+    file, choice = _split(path)
+    try:
+        if file.is_dir():
+            reader, files = _of_folder(file)
+        else:
+            reader, files = _of_file(file), [file]
+        recording: Recording = reader.record(files, choice)
+    except OSError as error:
+        raise refuse(file, f"cannot be read: {error.strerror}") from None
+    return recording
+
+
+def read_trace(path: Path | str, hear: Hear = unheard) -> Trace:
+    """Everything that is kept of the recording *path*; *hear* is told how far reading is. Raise :exc:`RoutingError`."""
+    trace = gather(open_recording(path), hear)
+    if trace is None:
+        raise refuse(_split(path)[0], "has no layer with any assignment: all counts are zero")
+    return trace
 
 
 def read_table(path: Path | str) -> RoutingTable:
-    """The table in the file *path*: JSON (see :mod:`.json_counts`) or, by its suffix, CSV (see :mod:`.csv_counts`).
-
-    A file with several domains needs one named: ``olmoe-1b-7b.json#c4``. Rows of zeros are dense layers and are left
-    out; ``recorded_layers`` keeps the numbers of the others. Raise :exc:`RoutingError` with all problems.
+    """The recording *path* summed over steps and ranks. Rows of zeros are dense layers and are left out;
+    ``recorded_layers`` keeps the numbers of the others. Raise :exc:`RoutingError` with all problems.
     """
-    file, domain = _split(path)
-    text = _text(file)
-    recording = read_csv(text, str(file)) if file.suffix.lower() == ".csv" else read_json(text, str(file), domain)
-    moe = np.flatnonzero(recording.counts.sum(axis=1))
-    if not moe.size:
-        raise _refuse(file, f"all counts of its {len(recording.counts)} layers are zero")
-    return RoutingTable(
-        recording.counts[moe],
-        name=f"{file.stem}#{domain}" if domain else file.stem,
-        source=recording.source,
-        recorded_layers=tuple(recording.layer_numbers[row] for row in moe) if recording.layer_numbers else (),
-    )
+    return read_trace(path).table
 
 
 def _split(path: Path | str) -> tuple[Path, str]:
-    file, mark, domain = str(path).rpartition("#")
-    return (Path(file), domain) if mark and not Path(path).exists() else (Path(path), "")
+    file, mark, choice = str(path).rpartition("#")
+    return (Path(file), choice) if mark and not Path(path).exists() else (Path(path), "")
 
 
-def _text(file: Path) -> str:
-    try:
-        if not file.is_file():
-            raise _refuse(file, "no such file" if not file.exists() else "is not a file")
-        with file.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise _refuse(file, f"cannot be read: {error.strerror}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise _refuse(file, f"is larger than {MAX_FILE_BYTES // 1_000_000} MB; sum its steps first")
-    if content.startswith(_PICKLES):
-        raise _refuse(file, 'is a pickle, which is not opened; save {"logical_count": ....tolist()} as JSON instead')
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise _refuse(file, f"is not text: byte 0x{content[error.start]:02x} is not UTF-8", line) from None
+def _readers() -> list[ModuleType]:
+    names = sorted(module.name for module in pkgutil.iter_modules(readers.__path__))
+    return [import_module(f"{readers.__name__}.{name}") for name in names]
 
 
-def _refuse(file: Path, message: str, line: int | None = None) -> RoutingError:
-    return RoutingError([Problem(str(file), line, "", message)])
+def _of_folder(folder: Path) -> tuple[ModuleType, list[Path]]:
+    patterns = {reader.FOLDER: reader for reader in _readers() if reader.FOLDER}
+    for pattern, reader in patterns.items():
+        files = sorted(file for file in folder.glob(pattern) if file.is_file())
+        if files:
+            return reader, files
+    raise refuse(folder, f"is a folder without files of a recorder: {', '.join(sorted(patterns))}")
+
+
+def _of_file(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise refuse(file, "no such file" if not file.exists() else "is not a file")
+    with file.open("rb") as stream:
+        head = stream.read(_HEAD_BYTES)
+    # JSON with counts claims what is left, so that the others are asked first.
+    for reader in sorted(_readers(), key=lambda reader: reader.__name__.endswith("json_counts")):
+        if reader.recognises(file, head):
+            return reader
+    raise refuse(file, f"is of no format that is known: {_SUFFIXES}")

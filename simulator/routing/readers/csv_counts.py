@@ -11,22 +11,43 @@ import io
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
 from simulator.documents import Problem
 from simulator.documents.problem import escape
 from simulator.routing.error import RoutingError
-from simulator.routing.json_counts import MAX_COUNT, MAX_PROBLEMS, Recording
+from simulator.routing.readers.json_counts import MAX_COUNT, MAX_PROBLEMS
+from simulator.routing.recording import MAX_EXPERTS, MAX_LAYERS, Batch, Hear, Recording
+from simulator.routing.table import FloatArray
+from simulator.routing.text import read_text
 
-MAX_LAYERS = 1_000
-MAX_EXPERTS = 10_000
+FOLDER = ""
 _ALIASES = {"layer_id": "layer", "expert_id": "expert"}
 _COLUMNS = ("layer", "expert", "count")
 
 
-def read_csv(text: str, file: str) -> Recording:
-    """The counts in *text*. Raise :exc:`RoutingError` with all problems and their lines."""
+def recognises(file: Path, head: bytes) -> bool:  # noqa: ARG001, the name tells
+    """By the suffix."""
+    return file.suffix.lower() == ".csv"
+
+
+def record(files: list[Path], choice: str) -> Recording:  # noqa: ARG001, there is nothing to choose
+    """The counts in the one file. Raise :exc:`RoutingError` with all problems and their lines."""
+    (path,) = files
+    counts = _counts(read_text(path), str(path))
+    return Recording(path.stem, lambda hear: _batches(counts, hear))
+
+
+def _batches(counts: FloatArray, hear: Hear) -> Iterator[Batch]:
+    for layer, row in enumerate(counts):
+        yield Batch(layer, counts=row)
+    hear(1.0)
+
+
+def _counts(text: str, file: str) -> FloatArray:
+    """[layers, experts]."""
     lines = _lines(text, file)
     number, header = next(lines, (1, []))
     columns = [_ALIASES.get(name.strip().lower(), name.strip().lower()) for name in header]
@@ -49,7 +70,7 @@ def read_csv(text: str, file: str) -> Recording:
     counts = np.zeros((1 + max(layer for layer, _ in seen), 1 + max(expert for _, expert in seen)))
     for pair, (count, _) in seen.items():
         counts[pair] = count
-    return Recording(counts, "", tuple(range(len(counts))))
+    return counts
 
 
 def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:

@@ -1,14 +1,16 @@
 """Expert counts in JSON: SGLang's ``logical_count``, or ``counts_by_domain`` with one matrix a domain.
 
-``{"logical_count": [[...], ...]}`` holds [layers, experts], or [steps, layers, experts], which is summed over steps. It
-is what SGLang's ``--init-expert-location`` reads. Beside it may stand ``source``, a text, and ``layers_recorded``, the
-number of each row's layer in the model. Other keys belong to the recorder and are left alone.
+``{"logical_count": [[...], ...]}`` holds [layers, experts], or [steps, layers, experts]. It is what SGLang's
+``--init-expert-location`` reads. Beside it may stand ``source``, a text, and ``layers_recorded``, the number of each
+row's layer in the model. Other keys belong to the recorder and are left alone. A file with several domains needs one
+named: ``olmoe-1b-7b.json#c4``.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,11 @@ import numpy as np
 from simulator.documents import Problem
 from simulator.documents.problem import escape, nearest
 from simulator.routing.error import RoutingError
+from simulator.routing.recording import Batch, Hear, Recording
 from simulator.routing.table import FloatArray
+from simulator.routing.text import read_text
+
+FOLDER = ""
 
 MAX_COUNT = 1e15
 """Whole numbers up to here, summed over experts and steps, stay exact enough in float64."""
@@ -24,29 +30,42 @@ MAX_COUNT = 1e15
 MAX_PROBLEMS = 1_000
 """A file with more is not what it seems, and is not read on."""
 
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """Counts as a file has them, dense layers' rows of zeros included."""
-
-    counts: FloatArray
-    source: str
-    layer_numbers: tuple[int, ...]
-    """Number of each row's layer in the recorded model; empty when unknown."""
+OTHER_SUFFIXES = {".csv", ".jsonl", ".ndjson", ".npy", ".npz", ".pt", ".pth", ".bin", ".pkl", ".safetensors"}
 
 
-def read_json(text: str, file: str, domain: str) -> Recording:
-    """The counts in *text*, of *domain* where the file has several. Raise :exc:`RoutingError` with all problems."""
-    document = _parse(text, file)
+def recognises(file: Path, head: bytes) -> bool:
+    """Any file that no other format claims: what is wrong with it is said best as text."""
+    return file.suffix.lower() not in OTHER_SUFFIXES and not head.startswith((b"PK\x03\x04", b"\x80"))
+
+
+def record(files: list[Path], choice: str) -> Recording:
+    """The counts in the one file, of the domain *choice* where it has several. Raise :exc:`RoutingError` with all
+    problems.
+    """
+    (path,) = files
+    file = str(path)
+    document = _parse(read_text(path), file)
     problems: list[Problem] = []
-    where, rows = _select(document, file, domain, problems)
+    where, rows = _select(document, file, choice, problems)
     counts = None if problems else _stack(rows, where, file, problems)
-    numbers = () if counts is None else _layer_numbers(document, where, len(counts), file, problems)
+    numbers = () if counts is None else _layer_numbers(document, where, counts.shape[1], file, problems)
     if problems or counts is None:
         raise RoutingError(problems)
     source = document.get("source", "")
     source = escape(source, 500) if isinstance(source, str) else ""
-    return Recording(counts, f"{source}, {domain}" if domain and source else source or domain, numbers)
+    return Recording(
+        f"{path.stem}#{choice}" if choice else path.stem,
+        lambda hear: _batches(counts, numbers, hear),
+        f"{source}, {choice}" if choice and source else source or choice,
+        numbered=bool(numbers),
+    )
+
+
+def _batches(counts: FloatArray, numbers: tuple[int, ...], hear: Hear) -> Iterator[Batch]:
+    for step, layers in enumerate(counts):
+        for row, layer in zip(layers, numbers or range(len(layers)), strict=True):
+            yield Batch(layer, step, counts=row)
+        hear((step + 1) / len(counts))
 
 
 def _parse(text: str, file: str) -> dict[str, Any]:
@@ -84,14 +103,15 @@ def _select(document: dict[str, Any], file: str, domain: str, problems: list[Pro
 
 
 def _stack(rows: Any, where: str, file: str, problems: list[Problem]) -> FloatArray | None:
-    """[layers, experts] from a matrix, or from a list of matrices by step, summed."""
+    """[steps, layers, experts] from a matrix, which is one step, or from a list of matrices by step."""
     if not isinstance(rows, list) or not rows:
         problems.append(Problem(file, None, where, f"found {_kind(rows)}, expected a list of layers"))
         return None
     first = rows[0]
     if not (isinstance(first, list) and first and isinstance(first[0], list)):
-        return _matrix(rows, where, file, problems)
-    total: FloatArray | None = None
+        matrix = _matrix(rows, where, file, problems)
+        return None if matrix is None else matrix[None]
+    steps = []
     for step, layers in enumerate(rows):
         if len(problems) == MAX_PROBLEMS:
             break
@@ -102,8 +122,8 @@ def _stack(rows: Any, where: str, file: str, problems: list[Problem]) -> FloatAr
             continue
         counts = _matrix(layers, place, file, problems, width=len(first[0]))
         if counts is not None:
-            total = counts if total is None else total + counts
-    return total
+            steps.append(counts)
+    return np.stack(steps) if len(steps) == len(rows) else None
 
 
 def _matrix(
