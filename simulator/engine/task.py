@@ -49,6 +49,10 @@ class Allocation:
     """What it is: parameters, gathered parameters, saved activations, ..."""
     bytes: Quantity
     tier: str = "hbm"
+    pieces: tuple[Quantity, ...] = ()
+    """Sizes of the tensors that it consists of, where it is more than one; they add up to *bytes*."""
+    pool: str = "compute"
+    """The stream whose memory it comes from: caching allocators keep each stream's apart."""
 
 
 @dataclass(slots=True, eq=False)

@@ -113,6 +113,21 @@ class Emitter:
         self._held.update(dict.fromkeys(a.key for a in taken))
 
 
-def allocation(key: str, kind: str, size: Quantity) -> Allocation:
-    """Device memory of *size* bytes."""
-    return Allocation(key, kind, size)
+def allocation(key: str, kind: str, size: Quantity, *, pool: str = COMPUTE) -> Allocation:
+    """Device memory of *size* bytes for one tensor, from the memory of one stream."""
+    return Allocation(key, kind, size, pool=pool)
+
+
+def tensors(key: str, kind: str, pieces: Iterable[Quantity], *, pool: str = COMPUTE) -> Allocation:
+    """Device memory for several tensors, which are freed together."""
+    sizes = tuple(pieces)
+    return Allocation(key, kind, sum(sizes), pieces=sizes if len(sizes) > 1 else (), pool=pool)
+
+
+def cut(size: Quantity, piece: Quantity) -> tuple[Quantity, ...]:
+    """*size* bytes as tensors of *piece* bytes each and a rest."""
+    if not np.all(piece):
+        return (size,)
+    whole = int(np.min(size / piece))
+    rest = size - whole * piece
+    return (*(piece,) * whole, *((rest,) if np.max(rest) >= 1.0 else ()))

@@ -17,7 +17,7 @@ from simulator.engine.task import Allocation, Quantity
 from simulator.model.operator import Kernel, Operator
 from simulator.parallel.sharding import Adapter
 from simulator.program.costs import Costs, Priced, adapters_of
-from simulator.program.emitter import Emitter, allocation
+from simulator.program.emitter import Emitter, allocation, cut, tensors
 from simulator.program.expert_load import LayerLoad
 from simulator.program.network import Network, Transfer
 
@@ -38,13 +38,14 @@ class Step:
     output_bytes: Quantity
     workspace_bytes: Quantity
     backward_workspace_bytes: Quantity
-    saved_bytes: Quantity
+    saved: tuple[Quantity, ...]
+    """Sizes of the tensors that it keeps for the backward pass, in bytes."""
     weights: tuple[str, ...] = ()
     """Parameters used; the backward pass makes the gradients of those that are trained."""
-    kept: frozenset[float] = frozenset()
-    """Sizes of the tensors it saves, per routed row or in all."""
+    kept: tuple[float, ...] = ()
+    """The same per routed row or in all, less what adapters keep: comparable with *output_size*."""
     output_size: float = 0.0
-    """Size of its result, counted likewise."""
+    """Size of its result, per routed row or in all."""
     send: Transfer | None = None
     """For dispatch and combine: the all-to-all forward, and back in the backward pass."""
     send_back: Transfer | None = None
@@ -81,9 +82,9 @@ class Pricer:
             output_bytes=operator.output_bytes * (load.own_rows if load and operator.name == "combine" else per_row),
             workspace_bytes=operator.workspace_bytes * per_row,
             backward_workspace_bytes=operator.backward_workspace_bytes * per_row,
-            saved_bytes=sum(kept) * per_row + 2.0 * sum(a.rank for a in carried) * seen,
+            saved=(*(size * per_row for size in kept), *(2.0 * adapter.rank * seen for adapter in carried)),
             weights=operator.weights,
-            kept=frozenset(kept),
+            kept=tuple(kept),
             output_size=operator.output_bytes,
             send=self._exchange(operator, exchanged, back=False),
             send_back=self._exchange(operator, exchanged, back=True),
@@ -125,14 +126,14 @@ class LayerCode:
         for number, step in enumerate(self._steps):
             takes = list(first or []) if number == 0 else []
             if keep:
-                takes.append(allocation(f"{tag}.saved.{number}", _saved_kind(step), step.saved_bytes))
-            output = allocation(f"{tag}.out.{number}", step.output_kind, step.output_bytes)
-            scratch = allocation(f"{tag}.scratch.{number}", "workspace", step.workspace_bytes)
+                takes.append(tensors(f"{tag}.saved.{number}", _saved_kind(step), self._own_saved(number)))
+            handed = keep and self._handed_over[number]
+            kind = _saved_kind(self._steps[number + 1]) if handed else step.output_kind
+            output = allocation(f"{tag}.out.{number}", kind, step.output_bytes)
+            scratch = _workspace(f"{tag}.scratch.{number}", step, step.workspace_bytes)
             self._run(step, step.forward, step.send, [*takes, output, scratch], blocks_host=step.name == "dispatch")
             self._free(scratch.key, alive)
-            alive = output.key
-            if keep and self._handed_over[number]:
-                self._free(alive)
+            alive = "" if handed else output.key
         self._free(alive)
 
     def backward(self, tag: str, gradients: Gradients) -> None:
@@ -142,10 +143,10 @@ class LayerCode:
             step = self._steps[number]
             before = self._steps[max(number - 1, 0)]
             gradient = allocation(f"{tag}.grad.{number}", step.output_kind, before.output_bytes)
-            scratch = allocation(f"{tag}.scratch.{number}", "workspace", step.backward_workspace_bytes)
+            scratch = _workspace(f"{tag}.scratch.{number}", step, step.backward_workspace_bytes)
             takes = [*gradients(step.weights), gradient, scratch]
             self._run(step, step.backward, step.send_back, takes, blocks_host=False)
-            self._free(scratch.key, alive, f"{tag}.saved.{number}")
+            self._free(scratch.key, alive, f"{tag}.saved.{number}", f"{tag}.out.{number - 1}")
             alive = gradient.key
         self._free(alive)
 
@@ -163,8 +164,22 @@ class LayerCode:
             sent = emitter.transfer(step.name, ALL_TO_ALL, ALL_TO_ALL, send, deps=(ready,), allocates=takes)
             emitter.await_(sent)
 
+    def _own_saved(self, number: int) -> tuple[Quantity, ...]:
+        """What an operator saves beside the result that the one before handed over."""
+        step = self._steps[number]
+        if number == 0 or not self._handed_over[number - 1]:
+            return step.saved
+        handed = step.kept.index(self._steps[number - 1].output_size)
+        return (*step.saved[:handed], *step.saved[handed + 1 :])
+
     def _free(self, *keys: str) -> None:
         self._emitter.release(*(key for key in keys if self._emitter.holds(key)))
+
+
+def _workspace(key: str, step: Step, size: Quantity) -> Allocation:
+    """Temporaries of *size* bytes: tensors as large as the largest that the operator saves or returns, and a rest."""
+    largest = max((*step.saved, step.output_bytes), key=np.max)
+    return tensors(key, "workspace", cut(size, largest))
 
 
 def _saved_kind(step: Step) -> str:
