@@ -249,10 +249,8 @@ def test_shipped_files_are_small_and_say_where_their_dims_come_from() -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in MODELS.glob("*.json")))
 def test_operators_use_the_weights_of_their_layer_and_no_others(name: str) -> None:
-    """Only the first layer's mix before its mixer is held and unused: there is no earlier block of residuals yet."""
     model = shipped(name)
     for layer in model.layers:
         held = {parameter.name for parameter in layer_parameters(model, layer)}
         used = {weight for step in layer_operators(model, layer, Workload((64,))) for weight in step.weights}
-        spared = {name for name in held if name.startswith("self_attention_res_")} if layer.index == 0 else set()
-        assert used == held - spared
+        assert used == held

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Literal
 
 Execution = Literal["eager", "compiled", "fused"]
@@ -27,8 +28,9 @@ class Kernel:
     """
 
     kind: str
-    """Which efficiency curve prices it: gemm, grouped_gemm, attention, kda, scan, elementwise, norm, softmax, topk,
-    gather, scatter, conv, loss, indexer, sparse_attention, copy."""
+    """Which efficiency curve prices it: gemm, grouped_gemm, attention, kda, scan, conv, indexer, sparse_attention;
+    elementwise (contiguous), broadcast (strided or broadcast operands), cast_up, cast_down, copy, transpose, cat, fill,
+    masked_fill, reduction, norm, softmax, loss; gather, scatter, scatter_put, topk, sort."""
     flops: float
     bytes: float
     shape: tuple[int, ...] = ()
@@ -56,6 +58,20 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class Collective:
+    """Communication among the ranks of one *axis* on which one tensor or state is split."""
+
+    operation: Literal["all_gather", "reduce_scatter", "all_reduce", "send", "relay"]
+    """send: each rank to the next, all at once; relay: from rank to rank in turn, each waiting for the one before."""
+    axis: Literal["tp", "cp", "etp"]
+    bytes: float
+    """The whole buffer that a rank holds after a gather, or before a reduction; of a send or relay, one hop. Per routed
+    row where the operator's rows are."""
+    weights: tuple[str, ...] = ()
+    """Not empty: needed only for the gradients of these weights, so that it is left out where none is trained."""
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
     """One step of a module's forward pass, with what its backward pass runs."""
 
@@ -75,32 +91,56 @@ class Operator:
     backward_workspace_bytes: float = 0.0
     rows: Rows = "tokens"
     payload_bytes: float = 0.0
-    """Bytes that one routed row puts on the wire, for the expert dispatch and combine; 0 elsewhere."""
+    """Bytes that one routed row puts on the wire, for the expert dispatch and combine; 0 elsewhere. Other communication
+    is in the collectives."""
     expert_parallel_only: bool = False
     """True for a copy that runs only where the experts are spread over several ranks."""
+    forward_collectives: tuple[Collective, ...] = ()
+    """In order, after the forward kernels."""
+    backward_collectives: tuple[Collective, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What one rank feeds to the model in one micro-batch."""
+    """What the ranks that share one micro-batch feed to the model, and how they split each layer among them.
+
+    Counts that do not divide are rounded up: they are those of the fullest rank.
+    """
 
     sequence_lengths: tuple[int, ...]
-    """Length in tokens of each sequence; attention never crosses two of them."""
+    """Length in tokens of each sequence, whole; attention never crosses two of them."""
     execution: Execution = "fused"
     activation_bytes: int = 2
     """Bytes of one activation element (bf16: 2)."""
     image_patches: tuple[int, ...] = field(default=())
     """Patches of each image for the vision tower, before merging."""
+    tp: int = 1
+    """Ranks that split heads, intermediate widths and the vocabulary."""
+    cp: int = 1
+    """Ranks that split each sequence."""
+    etp: int = 1
+    """Ranks that split each routed expert's intermediate width."""
+    sequence_parallel: bool = True
+    """With tp > 1: norms, residuals and routers run on tokens / tp, between a gather and a scatter around each split
+    part (Korthikanti et al., 2022); False: on all tokens, with all-reduces in their place."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of the micro-batch on this rank."""
-        return sum(self.sequence_lengths)
+        """Tokens of the micro-batch on this rank: those that it shares with the other tp ranks."""
+        return ceil(sum(self.sequence_lengths) / self.cp)
 
     @property
-    def causal_pairs(self) -> int:
-        """Query-key pairs of causal attention, summed over the sequences: L (L + 1) / 2 each."""
-        return sum(n * (n + 1) // 2 for n in self.sequence_lengths)
+    def own_tokens(self) -> int:
+        """Tokens whose residual stream this rank holds."""
+        return ceil(self.tokens / self.tp) if self.sequence_parallel else self.tokens
+
+    @property
+    def causal_pairs(self) -> float:
+        """Query-key pairs of causal attention on this rank: L (L + 1) / 2 a sequence, shared evenly by the cp ranks.
+
+        Even shares are what a rank gets that takes one piece from the front and its mirror image from the back.
+        """
+        return sum(n * (n + 1) // 2 for n in self.sequence_lengths) / self.cp
 
 
 def keep_once(operators: Iterable[Operator]) -> tuple[Operator, ...]:

@@ -7,20 +7,27 @@ function's result too. SiTU computes in fp32, so that its eager form makes fp32 
 
 from __future__ import annotations
 
-from simulator.model.operator import Kernel, Operator, Saved
-from simulator.model.operators.lane import FP32_BYTES, Lane, chain, pointwise
+from simulator.model.operator import Operator, Saved
+from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, pointwise
 
 _FLOPS_PER_ELEMENT = {"silu": 5, "gelu": 8, "situ": 12, "relu2": 2, "swigluoai": 8}
 _FP32_ACTIVATIONS = ("situ",)
 
 
-def activation(lane: Lane, name: str, source: str, width: int, function: str, *, gated: bool) -> Operator:
-    """*function* over *width* elements of the tensor named *source*, times its other half where *gated*."""
+def activation(
+    lane: Lane, name: str, source: str, width: int, function: str, *, gated: bool, joined: bool = False
+) -> Operator:
+    """*function* over *width* elements of the tensor named *source*, times its other half where *gated*.
+
+    *joined*: one product makes gate and up side by side, so that eager kernels read halves of rows.
+    """
     if not lane.eager:
         return _fused(lane, name, source, width, function, gated=gated)
     if function in _FP32_ACTIVATIONS:
         return _eager_fp32(lane, name, width)
-    return _eager_gated(lane, name, source, width) if gated else _eager_plain(lane, name, source, width, function)
+    if gated:
+        return _eager_gated(lane, name, source, width, "broadcast" if joined else "elementwise")
+    return _eager_plain(lane, name, source, width, function)
 
 
 def _fused(lane: Lane, name: str, source: str, width: int, function: str, *, gated: bool) -> Operator:
@@ -36,13 +43,16 @@ def _fused(lane: Lane, name: str, source: str, width: int, function: str, *, gat
     )
 
 
-def _eager_gated(lane: Lane, name: str, source: str, width: int) -> Operator:
-    """silu(gate), then times up: the product keeps both factors; backward is two products and silu's gradient."""
+def _eager_gated(lane: Lane, name: str, source: str, width: int, kind: str) -> Operator:
+    """silu(gate), then times up: the product keeps both factors; backward is two products and silu's gradient.
+
+    *kind* is the sort of the kernels that read gate or up; the gradient of up reads neither.
+    """
     elements, b = lane.count * width, lane.element_bytes
     return Operator(
         name,
-        forward=chain(elements, 2 * b, 3 * b),
-        backward=chain(elements, 3 * b, 3 * b, 3 * b),
+        forward=chain(elements, Step(kind, 2 * b), Step(kind, 3 * b)),
+        backward=chain(elements, Step(kind, 3 * b), 3 * b, Step(kind, 3 * b)),
         saved=(lane.saved(source, 2 * width), lane.saved(f"{name}.function", width)),
         output_bytes=elements * b,
         rows=lane.rows,
@@ -72,8 +82,9 @@ def _eager_fp32(lane: Lane, name: str, width: int) -> Operator:
     """
     elements, b = lane.count * width, lane.element_bytes
     unary, binary = 2 * FP32_BYTES, 3 * FP32_BYTES
-    forward: tuple[Kernel, ...] = chain(elements, b + 4, b + 4, *(unary,) * 7, binary, binary, 4 + b)
-    backward: tuple[Kernel, ...] = chain(elements, b + 4, *(binary,) * 7, *(unary,) * 4, binary, 4 + b, 4 + b)
+    upcast, downcast = Step("cast_up", b + 4), Step("cast_down", 4 + b)
+    forward = chain(elements, upcast, upcast, *(unary,) * 7, binary, binary, downcast)
+    backward = chain(elements, upcast, *(binary,) * 7, *(unary,) * 4, binary, downcast, downcast)
     kept = tuple(
         lane.saved(f"{name}.{step}", width, FP32_BYTES) for step in ("tanh_gate", "sigmoid", "tanh_up", "gate", "up")
     )

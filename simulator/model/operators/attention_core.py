@@ -66,17 +66,19 @@ def flash_attention(
     lane: Lane,
     workload: Workload,
     shape: AttentionShape,
-    pairs: int,
+    pairs: float,
     *,
     value_saved: int | None = None,
+    key_saved: int | None = None,
     sinks: tuple[str, ...] = (),
 ) -> Operator:
     """The attention core over *pairs* query-key pairs.
 
-    *value_saved*: elements a token of the tensor that the values are a view of, where it is larger than they are.
+    *key_saved*: elements a token that are kept of the keys, where it is not all. *value_saved*: elements a token of the
+    tensor that the values are a view of, where it is larger than they are, or that are kept of them.
     *sinks*: the parameter of learnt sink logits, whose gradient comes out of the output's row sums.
     """
-    inputs = lane.tensor_bytes(shape.query + shape.key + shape.value)
+    inputs = _inputs(lane, workload, shape)
     output, statistics = lane.tensor_bytes(shape.output), lane.count * shape.heads * FP32_BYTES
     return Operator(
         "attention",
@@ -94,7 +96,7 @@ def flash_attention(
         weights=sinks,
         saved=(
             lane.saved("query", shape.query),
-            lane.saved("key", shape.key),
+            lane.saved("key", shape.key if key_saved is None else key_saved),
             lane.saved("value", shape.value if value_saved is None else value_saved),
             lane.saved(ATTENTION_OUTPUT, shape.output),
             Saved("attention_statistics", statistics),
@@ -103,21 +105,26 @@ def flash_attention(
     )
 
 
-def _backward(lane: Lane, workload: Workload, shape: AttentionShape, pairs: int) -> tuple[Kernel, ...]:
-    """Row sums of output times gradient, the main kernel with fp32 sums of dq, their cast, dk and dv by group."""
+def _backward(lane: Lane, workload: Workload, shape: AttentionShape, pairs: float) -> tuple[Kernel, ...]:
+    """The main kernel with fp32 sums of dq; row sums of output times gradient, dq's cast, dk and dv by group.
+
+    The kernels around the main one cost the host their launches; their device time is in the attention curve, which is
+    measured over the whole backward call.
+    """
     flops = 2.0 * shape.heads * (3 * shape.qk_dim + 2 * shape.v_dim) * pairs
-    inputs = lane.tensor_bytes(shape.query + shape.key + shape.value)
+    inputs = _inputs(lane, workload, shape)
     output, statistics = lane.tensor_bytes(shape.output), lane.count * shape.heads * FP32_BYTES
     sums = lane.count * shape.query * FP32_BYTES
-    repeated = lane.tensor_bytes(shape.heads * (shape.qk_dim + shape.v_dim))
-    grouped = lane.tensor_bytes(shape.key + shape.value)
-    head_sums = (pointwise(repeated + grouped, launches=2),) if shape.kv_heads < shape.heads else ()
+    around = 4 if shape.kv_heads < shape.heads else 2
     return (
-        pointwise(2 * output + statistics, 2.0 * lane.count * shape.output),
         _kernel(lane, workload, shape, flops, 2 * inputs + output + 2 * statistics + sums),
-        pointwise(sums + lane.tensor_bytes(shape.query)),
-        *head_sums,
+        Kernel("attention", 0.0, 0.0, dtype=lane.dtype, launches=around),
     )
+
+
+def _inputs(lane: Lane, workload: Workload, shape: AttentionShape) -> float:
+    """Bytes of the rank's queries, and of the keys and values of the whole sequences."""
+    return lane.tensor_bytes(shape.query) + workload.cp * lane.tensor_bytes(shape.key + shape.value)
 
 
 def _kernel(lane: Lane, workload: Workload, shape: AttentionShape, flops: float, moved_bytes: float) -> Kernel:

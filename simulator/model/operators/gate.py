@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.model.operator import Operator
-from simulator.model.operators.lane import Lane, chain, pointwise
+from simulator.model.operators.lane import Lane, Step, chain, pointwise
 
 _FLOPS_PER_ELEMENT = 5
 
@@ -17,8 +17,9 @@ def sigmoid_gate(lane: Lane, name: str, source: str, gate: str, width: int, gate
     one, gates = lane.tensor_bytes(width), lane.tensor_bytes(thin)
     if lane.eager:
         b, elements = lane.element_bytes, lane.count * width
-        product, own = chain(elements, 3 * b), chain(lane.count * thin, 2 * b)
-        forward, backward = own + product, chain(elements, 3 * b, 3 * b) + chain(lane.count * thin, 3 * b)
+        product = 3 * b if thin == width else Step("broadcast", 2 * b)
+        forward = chain(lane.count * thin, 2 * b) + chain(elements, product)
+        backward = chain(elements, product, 3 * b) + chain(lane.count * thin, 3 * b)
         kept = (lane.saved(source, width), lane.saved(f"{gate}.sigmoid", thin))
     else:
         flops = _FLOPS_PER_ELEMENT * lane.count * width

@@ -11,11 +11,14 @@ from collections.abc import Iterator
 
 from simulator.model.architecture import GatedDeltaNet
 from simulator.model.operator import Kernel, Operator, Saved, Workload
+from simulator.model.operators.communication import enter, hand_over_edge, hand_over_state, leave
 from simulator.model.operators.gated_norm import GATED_NORM_OUTPUT, gated_norm
 from simulator.model.operators.gemm import linear
-from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, pointwise, token_lane
+from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, gathered_lane, pointwise, token_lane
 from simulator.model.operators.short_convolution import short_convolution
+from simulator.model.split import Split
 
+SPLITS = (Split("k_heads", "the key heads"), Split("v_heads", "the value heads"))
 _CHUNK = 64
 _SUB_CHUNK = 16
 _BACKWARD_FLOPS_RATIO = 2.65
@@ -29,12 +32,16 @@ def operators(component: GatedDeltaNet, hidden: int, workload: Workload) -> tupl
     lane = token_lane(workload)
     mixed, value = _mixed_width(component), component.v_heads * component.v_dim
     taps, conv = component.conv_kernel, ("linear_attn.conv1d.weight",)
+    state = component.v_heads * component.k_dim * (component.v_dim + component.k_dim)
     return (
-        *_projections(component, hidden, lane),
+        *_projections(component, hidden, workload),
+        *hand_over_edge(workload, taps - 1, mixed),
         short_convolution(lane, "short_conv", "qkv_projection", mixed, taps, conv),
+        *hand_over_state(workload, state),
         _core(component, lane),
         gated_norm(lane, component.v_heads, component.v_dim, "linear_attn.norm.weight"),
         linear(lane, "out_proj", GATED_NORM_OUTPUT, value, hidden, ("linear_attn.out_proj.weight",)),
+        *leave(workload, hidden),
     )
 
 
@@ -48,9 +55,11 @@ def _mixed_width(component: GatedDeltaNet) -> int:
     return 2 * component.k_heads * component.k_dim + component.v_heads * component.v_dim
 
 
-def _projections(component: GatedDeltaNet, hidden: int, lane: Lane) -> Iterator[Operator]:
+def _projections(component: GatedDeltaNet, hidden: int, workload: Workload) -> Iterator[Operator]:
+    lane = gathered_lane(workload)
     widths = {"qkv": _mixed_width(component), "z": component.v_heads * component.v_dim}
     widths |= {"b": component.v_heads, "a": component.v_heads}
+    yield from enter(workload, hidden, tuple(f"linear_attn.in_proj_{name}.weight" for name in widths))
     for name, width in widths.items():
         weight = (f"linear_attn.in_proj_{name}.weight",)
         yield linear(lane, f"in_proj_{name}", MIXER_INPUT, hidden, width, weight, shares_input=name != "qkv")

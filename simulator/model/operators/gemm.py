@@ -37,13 +37,13 @@ def linear(
     *backward* False: no gradient flows (its output is only compared, as an indexer's is).
     """
     m = lane.count
-    kept = Saved(source, lane.tensor_bytes(width_in), "weight_gradient", weights)
+    kept = Saved(source, lane.kept_bytes(width_in), "weight_gradient", weights)
     grad_input: tuple[Kernel, ...] = (product(lane, m, width_in, width_out),)
     if shares_input and lane.eager:
         grad_input += (pointwise(3 * lane.tensor_bytes(width_in), m * width_in),)
     grad_weight: tuple[Kernel, ...] = (product(lane, width_out, width_in, m),)
     if bias:
-        grad_weight += (pointwise(lane.tensor_bytes(width_out), m * width_out),)
+        grad_weight += (pointwise(lane.tensor_bytes(width_out), m * width_out, kind="reduction"),)
         weights += tuple(weight.removesuffix("weight") + "bias" for weight in weights)
     return Operator(
         name,

@@ -9,25 +9,31 @@ from simulator.model.operator import Operator, Workload
 from simulator.model.operators.attention_core import (
     ATTENTION_OUTPUT,
     AttentionShape,
-    causal_pairs,
     chunk_pairs,
     flash_attention,
     window_pairs,
 )
+from simulator.model.operators.communication import enter, gather_context, leave, reduce_rows
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import linear
-from simulator.model.operators.lane import MIXER_INPUT, Lane, token_lane
+from simulator.model.operators.lane import MIXER_INPUT, gathered_lane, token_lane
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.rotary import rotary
+from simulator.model.split import Split
+
+SPLITS = (Split("heads", "the heads"), Split("kv_heads", "the key-value heads", copied=True))
 
 
 def operators(component: GroupedAttention, hidden: int, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *component* in a model *hidden* wide; keys and values are read by their groups, not repeated."""
-    lane = token_lane(workload)
     shape = attention_shape(component)
     sinks = ("self_attn.sinks",) if component.sinks else ()
-    core = flash_attention(lane, workload, shape, _pairs(component, workload), sinks=sinks)
-    return (*before_core(component, hidden, lane), core, *after_core(component, hidden, lane))
+    return (
+        *before_core(component, hidden, workload),
+        *gather_context(workload, shape.key + shape.value),
+        flash_attention(token_lane(workload), workload, shape, _pairs(component, workload), sinks=sinks),
+        *after_core(component, hidden, workload),
+    )
 
 
 def attention_shape(component: GroupedAttention) -> AttentionShape:
@@ -35,10 +41,11 @@ def attention_shape(component: GroupedAttention) -> AttentionShape:
     return AttentionShape(component.heads, component.kv_heads, component.head_dim, component.head_dim)
 
 
-def before_core(component: GroupedAttention, hidden: int, lane: Lane) -> Iterator[Operator]:
+def before_core(component: GroupedAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
     """Projections, norms of q and k, rotation."""
-    yield from _projections(component, hidden, lane)
-    shape = attention_shape(component)
+    lane, shape = token_lane(workload), attention_shape(component)
+    yield from enter(workload, hidden, tuple(f"self_attn.{name}_proj.weight" for name in "qkv"))
+    yield from _projections(component, hidden, workload)
     if component.qk_norm != "none":
         per_head = component.qk_norm == "head"
         for name, source, heads in (
@@ -47,24 +54,28 @@ def before_core(component: GroupedAttention, hidden: int, lane: Lane) -> Iterato
         ):
             width = NormShape(component.head_dim, heads) if per_head else NormShape(component.head_dim * heads)
             yield rms_norm(lane, f"{name}_norm", source, width, f"self_attn.{name}_norm.weight")
+            if not per_head:
+                yield from reduce_rows(workload, 1, backward=True)
     rotated = component.head_dim if component.rotary_dim is None else component.rotary_dim
     if rotated:
         widths = (shape.heads * rotated, shape.kv_heads * rotated)
         yield rotary(lane, *widths, whole=rotated == component.head_dim)
 
 
-def after_core(component: GroupedAttention, hidden: int, lane: Lane) -> Iterator[Operator]:
+def after_core(component: GroupedAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
     """Output gate and projection."""
-    width, source = component.heads * component.head_dim, ATTENTION_OUTPUT
+    lane, width, source = token_lane(workload), component.heads * component.head_dim, ATTENTION_OUTPUT
     if component.output_gate:
         yield sigmoid_gate(lane, "output_gate", source, "gate_projection", width)
         source = "gated_output"
     weight = ("self_attn.o_proj.weight",)
     yield linear(lane, "o_proj", source, width, hidden, weight, bias=component.output_bias)
+    yield from leave(workload, hidden)
 
 
-def _projections(component: GroupedAttention, hidden: int, lane: Lane) -> Iterator[Operator]:
+def _projections(component: GroupedAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
     """q, k and v: one product in a fused stack, three elsewhere."""
+    lane = gathered_lane(workload)
     q_width, kv_width = component.heads * component.head_dim, component.kv_heads * component.head_dim
     widths = {"q": 2 * q_width if component.output_gate else q_width, "k": kv_width, "v": kv_width}
     if lane.execution == "fused":
@@ -78,10 +89,10 @@ def _projections(component: GroupedAttention, hidden: int, lane: Lane) -> Iterat
         )
 
 
-def _pairs(component: GroupedAttention, workload: Workload) -> int:
+def _pairs(component: GroupedAttention, workload: Workload) -> float:
     lengths = workload.sequence_lengths
     if component.window is not None:
-        return window_pairs(lengths, component.window)
+        return window_pairs(lengths, component.window) / workload.cp
     if component.chunk is not None:
-        return chunk_pairs(lengths, component.chunk)
-    return causal_pairs(lengths)
+        return chunk_pairs(lengths, component.chunk) / workload.cp
+    return workload.causal_pairs

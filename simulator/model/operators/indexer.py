@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from simulator.model.architecture import Indexer
 from simulator.model.operator import Kernel, Operator, Workload
+from simulator.model.operators.communication import enter, gather_context
 from simulator.model.operators.gemm import linear
-from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, pointwise
+from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, own_lane, pointwise, token_lane
 from simulator.model.operators.norm import NormShape, layer_norm
 from simulator.model.operators.rotary import rotary
 
@@ -22,25 +23,31 @@ _QUERY_BLOCK = 1024
 _INDEX_BYTES = 4
 
 
-def index_operators(
-    indexer: Indexer, workload: Workload, lane: Lane, hidden: int, query: tuple[str, int], pairs: int
-) -> Iterator[Operator]:
-    """The indexer over *pairs* query-key pairs; *query*: name and width of the tensor that its queries are made of."""
-    yield from _projections(indexer, lane, hidden, query)
+def index_operators(indexer: Indexer, workload: Workload, hidden: int, query: tuple[str, int]) -> Iterator[Operator]:
+    """The indexer over all causal pairs; *query*: name and width of the tensor that its queries are made of.
+
+    Every tp rank scores with all heads, since the choice is the same for all of them.
+    """
+    lane = token_lane(workload)
+    yield from _projections(indexer, workload, hidden, query)
     yield index_quantise(indexer, lane)
-    yield index_scores(indexer, workload, lane, pairs)
-    yield index_choice(indexer, lane, pairs)
+    yield from map(forward_only, gather_context(workload, indexer.head_dim))
+    yield index_scores(indexer, workload, lane, workload.causal_pairs)
+    yield index_choice(indexer, lane, workload.causal_pairs)
 
 
-def _projections(indexer: Indexer, lane: Lane, hidden: int, query: tuple[str, int]) -> Iterator[Operator]:
+def _projections(indexer: Indexer, workload: Workload, hidden: int, query: tuple[str, int]) -> Iterator[Operator]:
+    """Keys and weights of heads are made of the rank's own tokens and then gathered."""
     source, width = query
+    lane, own = token_lane(workload), own_lane(workload)
     prefix, inner = "self_attn.indexer", indexer.heads * indexer.head_dim
     yield linear(lane, "index_wq_b", source, width, inner, (f"{prefix}.wq_b.weight",), backward=False)
-    yield linear(lane, "index_wk", MIXER_INPUT, hidden, indexer.head_dim, (f"{prefix}.wk.weight",), backward=False)
+    yield linear(own, "index_wk", MIXER_INPUT, hidden, indexer.head_dim, (f"{prefix}.wk.weight",), backward=False)
     shape = NormShape(indexer.head_dim)
-    yield forward_only(layer_norm(lane, "index_k_norm", "index_key", shape, f"{prefix}.k_norm.weight"))
+    yield forward_only(layer_norm(own, "index_k_norm", "index_key", shape, f"{prefix}.k_norm.weight"))
     weights = (f"{prefix}.weights_proj.weight",)
-    yield linear(lane, "index_weights", MIXER_INPUT, hidden, indexer.heads, weights, backward=False)
+    yield linear(own, "index_weights", MIXER_INPUT, hidden, indexer.heads, weights, backward=False)
+    yield from map(forward_only, enter(workload, indexer.head_dim + indexer.heads))
     if indexer.rope:
         yield forward_only(rotary(lane, inner, indexer.head_dim))
 
@@ -52,7 +59,7 @@ def index_quantise(indexer: Indexer, lane: Lane) -> Operator:
     return Operator("index_quantise", (pointwise(moved, 2.0 * vectors * indexer.head_dim),))
 
 
-def index_scores(indexer: Indexer, workload: Workload, lane: Lane, pairs: int) -> Operator:
+def index_scores(indexer: Indexer, workload: Workload, lane: Lane, pairs: float) -> Operator:
     """Scores of *pairs* query-key pairs, summed over heads."""
     inner = indexer.heads * indexer.head_dim
     per_token = inner + indexer.head_dim + FP32_BYTES + FP32_BYTES * indexer.heads
@@ -68,7 +75,7 @@ def index_scores(indexer: Indexer, workload: Workload, lane: Lane, pairs: int) -
     return Operator("index_scores", (kernel,), workspace_bytes=workspace)
 
 
-def index_choice(indexer: Indexer, lane: Lane, pairs: int) -> Operator:
+def index_choice(indexer: Indexer, lane: Lane, pairs: float) -> Operator:
     """Reads every score, writes the positions of the best *top_k* for each query."""
     chosen = lane.count * indexer.top_k * _INDEX_BYTES
     kernel = Kernel("topk", 0.0, FP32_BYTES * pairs + chosen, (indexer.top_k,))
@@ -77,4 +84,6 @@ def index_choice(indexer: Indexer, lane: Lane, pairs: int) -> Operator:
 
 def forward_only(operator: Operator) -> Operator:
     """*operator* without gradients and without what they would keep."""
-    return replace(operator, backward=(), backward_weight=(), saved=(), backward_workspace_bytes=0.0)
+    return replace(
+        operator, backward=(), backward_weight=(), saved=(), backward_workspace_bytes=0.0, backward_collectives=()
+    )

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 
 from simulator.model.architecture import KimiDeltaAttention
 from simulator.model.operator import Kernel, Operator, Saved, Workload
+from simulator.model.operators.communication import enter, hand_over_edge, hand_over_state, leave
 from simulator.model.operators.gated_norm import GATED_NORM_OUTPUT, gated_norm
 from simulator.model.operators.gemm import linear
-from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, pointwise, token_lane
+from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, gathered_lane, pointwise, token_lane
 from simulator.model.operators.short_convolution import short_convolution
+from simulator.model.split import Split
 
+SPLITS = (Split("heads", "the heads"),)
 _CHUNK = 64
 _SUB_CHUNK = 16
 _TABLE_DIM = 128
@@ -28,7 +31,7 @@ _CHAIN_FORWARD: tuple[_Step, ...] = (
     ("norm", 0, 1032, 2),  # l2 norms of q and k
     ("elementwise", 0, 768, 1),  # gate and its cumulative sum within the chunk
     ("kda", 8_192, 1248, 1),  # scores within sub-chunks
-    ("copy", 0, 128, 1),  # zero fill of the key-key scores
+    ("fill", 0, 128, 1),  # zero fill of the key-key scores
     ("kda", 14_336, 1216, 1),  # scores between sub-chunks and the triangular inverse
     ("kda", 32_768, 1920, 1),  # w and u
     ("kda", 65_536, 1544, 1),  # the state, sequential over chunks
@@ -45,7 +48,7 @@ _CHAIN_BACKWARD: tuple[_Step, ...] = (
     ("elementwise", 0, 1024, 1),  # reverse cumulative sum
     ("elementwise", 0, 1280, 1),  # the gate's gradient
     ("norm", 0, 2560, 2),  # l2 norms' gradient
-    ("elementwise", 0, 2304, 3),  # casts
+    ("cast_down", 0, 2304, 3),
 )
 _FUSED_FORWARD: tuple[_Step, ...] = (("kda", 169_984, 1282, 1),)
 _FUSED_BACKWARD: tuple[_Step, ...] = (("kda", 450_560, 2566, 5),)
@@ -56,32 +59,38 @@ def operators(component: KimiDeltaAttention, hidden: int, workload: Workload) ->
     lane, width = token_lane(workload), component.heads * component.head_dim
     convolutions = tuple(f"self_attn.{name}_conv1d.weight" for name in "qkv")
     return (
-        *_projections(component, hidden, lane),
+        *_projections(component, hidden, workload),
+        *hand_over_edge(workload, component.conv_kernel - 1, 3 * width),
         short_convolution(lane, "short_conv", "qkv_projection", 3 * width, component.conv_kernel, convolutions),
+        *hand_over_state(workload, 2 * component.heads * component.head_dim**2),
         _core(component, lane),
         gated_norm(lane, component.heads, component.head_dim, "self_attn.o_norm.weight"),
         linear(lane, "o_proj", GATED_NORM_OUTPUT, width, hidden, ("self_attn.o_proj.weight",)),
+        *leave(workload, hidden),
     )
 
 
-def _projections(component: KimiDeltaAttention, hidden: int, lane: Lane) -> Iterator[Operator]:
-    width, rank = component.heads * component.head_dim, component.decay_rank
+def _projections(component: KimiDeltaAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
+    """Every tp rank runs the thin matrices that make the latents of decay and gate."""
+    lane, width, rank = gathered_lane(workload), component.heads * component.head_dim, component.decay_rank
+    names = (*"qkv", "b", "f_a", "g" if component.full_rank_gate else "g_a")
+    yield from enter(workload, hidden, tuple(f"self_attn.{name}_proj.weight" for name in names))
     for name in "qkv":
         weight = (f"self_attn.{name}_proj.weight",)
         yield linear(lane, f"{name}_proj", MIXER_INPUT, hidden, width, weight, shares_input=name != "q")
-    yield from _thin(lane, "f", hidden, rank, width)
+    yield from _thin(workload, "f", hidden, rank, width)
     yield linear(lane, "b_proj", MIXER_INPUT, hidden, component.heads, ("self_attn.b_proj.weight",), shares_input=True)
     if component.full_rank_gate:
         yield linear(lane, "g_proj", MIXER_INPUT, hidden, width, ("self_attn.g_proj.weight",), shares_input=True)
     else:
-        yield from _thin(lane, "g", hidden, component.head_dim, width)
+        yield from _thin(workload, "g", hidden, component.head_dim, width)
 
 
-def _thin(lane: Lane, name: str, hidden: int, rank: int, width: int) -> Iterator[Operator]:
+def _thin(workload: Workload, name: str, hidden: int, rank: int, width: int) -> Iterator[Operator]:
     """Two thin matrices one after the other."""
     down, up = (f"self_attn.{name}_a_proj.weight",), (f"self_attn.{name}_b_proj.weight",)
-    yield linear(lane, f"{name}_a_proj", MIXER_INPUT, hidden, rank, down, shares_input=True)
-    yield linear(lane, f"{name}_b_proj", f"{name}_latent", rank, width, up)
+    yield linear(gathered_lane(workload), f"{name}_a_proj", MIXER_INPUT, hidden, rank, down, shares_input=True)
+    yield linear(token_lane(workload), f"{name}_b_proj", f"{name}_latent", rank, width, up)
 
 
 def _core(component: KimiDeltaAttention, lane: Lane) -> Operator:

@@ -6,7 +6,8 @@ to one expert), because the lowering alone knows how many of them each rank gets
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 from simulator.model.operator import Execution, Kernel, Rows, Saved, Workload
 
@@ -17,16 +18,16 @@ MIXER_INPUT = "mixer_input"
 """Name of the saved tensor that a mixer reads: the normalised residual stream."""
 FEED_FORWARD_INPUT = "feed_forward_input"
 """Name of the saved tensor that a feed-forward part reads."""
-_STRIDED_KIND = "scatter"
 
 
-class Strided(float):
-    """Bytes an element of a kernel over broadcast, strided or upcast operands.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One framework kernel of a chain: its sort, and the bytes that it moves for each element of the chain."""
 
-    PyTorch runs these far below the bandwidth of plain element-wise kernels, as it does scatters (torch 2.11 on an
-    H200: products with a broadcast factor 33 %, upcasts to fp32 32 %, concatenations 43 %, masked fills 38 %, copies
-    of slices 31 % of 4.8 TB/s, where plain ones reach 85 %).
-    """
+    kind: str
+    bytes: float
+    dtype: str = "bf16"
+    """Format of the operands: one bound by its address arithmetic moves fp32 at nearly twice the rate of bf16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class Lane:
     execution: Execution
     element_bytes: int
     rows: Rows = "tokens"
+    kept: int | None = None
+    """Rows that a rank keeps of a tensor which it gathered from others and gathers again when needed; None: all."""
 
     @property
     def eager(self) -> bool:
@@ -52,14 +55,33 @@ class Lane:
         """Bytes of an activation *width* elements wide."""
         return self.count * width * self.element_bytes
 
+    def kept_bytes(self, width: float) -> float:
+        """Bytes that a rank keeps of such an activation."""
+        return (self.count if self.kept is None else self.kept) * width * self.element_bytes
+
     def saved(self, name: str, width: float, element_bytes: int | None = None) -> Saved:
         """The activation *name*, kept for an input's gradient."""
         return Saved(name, self.count * width * (self.element_bytes if element_bytes is None else element_bytes))
 
 
 def token_lane(workload: Workload) -> Lane:
-    """The rank's tokens."""
+    """The rank's tokens, inside a part that the tp ranks split."""
     return Lane(workload.tokens, workload.execution, workload.activation_bytes)
+
+
+def own_lane(workload: Workload) -> Lane:
+    """The tokens whose residual stream the rank holds."""
+    return Lane(workload.own_tokens, workload.execution, workload.activation_bytes)
+
+
+def shared_lane(workload: Workload) -> Lane:
+    """The tokens that the rank sends to experts: its share of those that the tp ranks have in common."""
+    return replace(token_lane(workload), count=ceil(workload.tokens / workload.tp))
+
+
+def gathered_lane(workload: Workload) -> Lane:
+    """The rank's tokens where it reads what the tp ranks gathered and keeps its own part."""
+    return replace(token_lane(workload), kept=workload.own_tokens)
 
 
 def routed_lane(workload: Workload) -> Lane:
@@ -72,9 +94,10 @@ def pointwise(moved_bytes: float, flops: float = 0.0, *, kind: str = "elementwis
     return Kernel(kind, flops, moved_bytes, launches=launches)
 
 
-def chain(elements: float, *bytes_per_element: float | Strided, kind: str = "elementwise") -> tuple[Kernel, ...]:
-    """Framework kernels one after the other over *elements* each, with the bytes each of them moves per element."""
-    return tuple(
-        pointwise(elements * each, elements, kind=_STRIDED_KIND if isinstance(each, Strided) else kind)
-        for each in bytes_per_element
-    )
+def chain(elements: float, *steps: float | Step) -> tuple[Kernel, ...]:
+    """Framework kernels one after the other over *elements* each; a bare number is a plain element-wise kernel."""
+    return tuple(_kernel(elements, step if isinstance(step, Step) else Step("elementwise", step)) for step in steps)
+
+
+def _kernel(elements: float, step: Step) -> Kernel:
+    return Kernel(step.kind, elements, elements * step.bytes, dtype=step.dtype)

@@ -3,97 +3,126 @@
 Dense training expands the latent to keys and values of every head and runs ordinary attention with d_qk = nope + rope
 dims (models_and_formulas section 3.5). With an indexer the core works on the latents themselves: queries are multiplied
 by the keys' half of kv_b, the core reads *top_k* latents for each query, and the values' half follows (section 3.7).
+
+Tensor-parallel ranks split the heads; each holds the whole down-projections, runs them on its own tokens and gathers
+the latents, as Megatron-Core does. Context-parallel ranks exchange latents, expand those of the whole sequences and
+expand them again for the backward pass, so that expanded keys and values are not kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from simulator.model.architecture import LatentAttention
 from simulator.model.operator import Operator, Workload
 from simulator.model.operators.attention_core import ATTENTION_OUTPUT, AttentionShape, flash_attention
+from simulator.model.operators.communication import enter, gather_context, leave
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import batched_linear, linear
 from simulator.model.operators.indexer import index_operators
-from simulator.model.operators.lane import MIXER_INPUT, Lane, pointwise, token_lane
+from simulator.model.operators.lane import MIXER_INPUT, Lane, gathered_lane, own_lane, pointwise, token_lane
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.rotary import rotary
 from simulator.model.operators.sparse_attention import SparseShape, sparse_attention
+from simulator.model.split import Split
 
+SPLITS = (Split("heads", "the heads"),)
 _KV_B = "self_attn.kv_b_proj.weight"
 
 
 def operators(component: LatentAttention, hidden: int, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *component* in a model *hidden* wide."""
-    lane = token_lane(workload)
     core = _dense_core if component.indexer is None else _sparse_core
     return (
-        *_latents(component, hidden, lane),
-        *core(component, hidden, lane, workload),
-        *_output(component, hidden, lane),
+        *_queries(component, hidden, workload),
+        *_latents(component, hidden, workload),
+        *core(component, hidden, workload),
+        *_output(component, hidden, workload),
     )
 
 
-def _latents(component: LatentAttention, hidden: int, lane: Lane) -> Iterator[Operator]:
-    """Queries through their low rank (if any), and the latent of keys and values."""
+def _queries(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
+    """Queries, through their low rank if they have one."""
+    gathered, own, rank = gathered_lane(workload), own_lane(workload), component.q_lora_rank
     q_width = component.heads * (component.nope_dim + component.rope_dim)
-    rank = component.q_lora_rank
     if rank is None:
-        yield linear(lane, "q_proj", MIXER_INPUT, hidden, q_width, ("self_attn.q_proj.weight",))
-    else:
-        yield linear(lane, "q_a_proj", MIXER_INPUT, hidden, rank, ("self_attn.q_a_proj.weight",))
-        yield rms_norm(lane, "q_a_norm", "query_latent", NormShape(rank), "self_attn.q_a_layernorm.weight")
-        yield linear(lane, "q_b_proj", "query_latent_normed", rank, q_width, ("self_attn.q_b_proj.weight",))
-    weights, latent = ("self_attn.kv_a_proj_with_mqa.weight",), component.kv_lora_rank
-    yield linear(lane, "kv_a_proj", MIXER_INPUT, hidden, latent + component.rope_dim, weights, shares_input=True)
-    yield rms_norm(lane, "kv_a_norm", "key_latent", NormShape(latent), "self_attn.kv_a_layernorm.weight")
+        weights: tuple[str, ...] = ("self_attn.q_proj.weight",)
+        yield from enter(workload, hidden, weights)
+        yield linear(gathered, "q_proj", MIXER_INPUT, hidden, q_width, weights)
+        return
+    yield linear(own, "q_a_proj", MIXER_INPUT, hidden, rank, ("self_attn.q_a_proj.weight",))
+    yield rms_norm(own, "q_a_norm", "query_latent", NormShape(rank), "self_attn.q_a_layernorm.weight")
+    weights = ("self_attn.q_b_proj.weight",)
+    yield from enter(workload, rank, weights)
+    yield linear(gathered, "q_b_proj", "query_latent_normed", rank, q_width, weights)
+
+
+def _latents(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
+    """The latent of keys and values with the rotated part that all heads share, of the whole sequences."""
+    own, latent, rope = own_lane(workload), component.kv_lora_rank, component.rope_dim
+    weights = ("self_attn.kv_a_proj_with_mqa.weight",)
+    yield linear(own, "kv_a_proj", MIXER_INPUT, hidden, latent + rope, weights, shares_input=True)
+    yield rms_norm(own, "kv_a_norm", "key_latent", NormShape(latent), "self_attn.kv_a_layernorm.weight")
+    yield from enter(workload, latent, (_KV_B,))
+    yield from enter(workload, rope)
     if component.rope:
-        yield rotary(lane, component.heads * component.rope_dim, component.rope_dim, whole=False)
+        yield rotary(token_lane(workload), component.heads * rope, rope, whole=False)
+    yield from gather_context(workload, latent + rope)
 
 
-def _dense_core(component: LatentAttention, hidden: int, lane: Lane, workload: Workload) -> Iterator[Operator]:
+def _dense_core(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
     del hidden
     heads, nope, rope, v = component.heads, component.nope_dim, component.rope_dim, component.v_dim
-    yield linear(lane, "kv_b_proj", "key_latent_normed", component.kv_lora_rank, heads * (nope + v), (_KV_B,))
-    yield _join_keys(component, lane)
+    lane = token_lane(workload)
+    whole = replace(gathered_lane(workload), count=lane.count * workload.cp)
+    expand = linear(whole, "kv_b_proj", "key_latent_normed", component.kv_lora_rank, heads * (nope + v), (_KV_B,))
+    split = workload.cp > 1
+    yield replace(expand, backward=expand.forward + expand.backward) if split else expand
+    yield _join_keys(component, whole)
     # A kernel that rotates and joins also writes the values apart; elsewhere they stay a view of kv_b's whole output.
     apart = component.rope and lane.execution == "fused"
     shape = AttentionShape(heads, heads, nope + rope, v)
-    value_saved = heads * v if apart else heads * (nope + v)
-    yield flash_attention(lane, workload, shape, workload.causal_pairs, value_saved=value_saved)
+    value_saved = 0 if split else heads * v if apart else heads * (nope + v)
+    yield flash_attention(
+        lane, workload, shape, workload.causal_pairs, value_saved=value_saved, key_saved=0 if split else None
+    )
 
 
 def _join_keys(component: LatentAttention, lane: Lane) -> Operator:
     """Each head's key is its own nope part beside the shared rope part: one copy; backward sums the shared part."""
     nope, key = component.heads * component.nope_dim, component.heads * (component.nope_dim + component.rope_dim)
     moved = lane.tensor_bytes(nope + component.rope_dim + key)
+    kind = "cat" if lane.eager else "copy"
     return Operator(
         "join_keys",
-        (pointwise(moved, kind="copy"),),
-        (pointwise(moved, kind="copy"),),
+        (pointwise(moved, kind=kind),),
+        (pointwise(moved, kind=kind),),
         output_bytes=lane.tensor_bytes(key),
     )
 
 
-def _sparse_core(component: LatentAttention, hidden: int, lane: Lane, workload: Workload) -> Iterator[Operator]:
-    indexer = component.indexer
+def _sparse_core(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
+    lane, indexer = token_lane(workload), component.indexer
     assert indexer is not None
     latent, rope = component.kv_lora_rank, component.rope_dim
     if not indexer.shared:
         rank = component.q_lora_rank
         query = (MIXER_INPUT, hidden) if rank is None else ("query_latent_normed", rank)
-        yield from index_operators(indexer, workload, lane, hidden, query, workload.causal_pairs)
+        yield from index_operators(indexer, workload, hidden, query)
     yield batched_linear(lane, "absorb_keys", "query_nope", component.heads, component.nope_dim, latent, (_KV_B,))
     shape = SparseShape(component.heads, latent + rope, latent, indexer.top_k)
     yield sparse_attention(lane, workload, shape, keeps_choice=not indexer.shared)
     yield batched_linear(lane, "absorb_values", "latent_output", component.heads, latent, component.v_dim, (_KV_B,))
 
 
-def _output(component: LatentAttention, hidden: int, lane: Lane) -> Iterator[Operator]:
-    width, source = component.heads * component.v_dim, ATTENTION_OUTPUT
+def _output(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
+    lane, width, source = token_lane(workload), component.heads * component.v_dim, ATTENTION_OUTPUT
     if component.output_gate:
         weight = ("self_attn.g_proj.weight",)
-        yield linear(lane, "g_proj", MIXER_INPUT, hidden, width, weight, shares_input=True)
+        yield from enter(workload, hidden, weight)
+        yield linear(gathered_lane(workload), "g_proj", MIXER_INPUT, hidden, width, weight, shares_input=True)
         yield sigmoid_gate(lane, "output_gate", source, "gate_projection", width)
         source = "gated_output"
     yield linear(lane, "o_proj", source, width, hidden, ("self_attn.o_proj.weight",))
+    yield from leave(workload, hidden)

@@ -14,20 +14,22 @@ from simulator.model.operator import Operator, Workload, keep_once
 from simulator.model.operators import loss, vision
 from simulator.model.operators.embedding import embedding
 from simulator.model.operators.hyper_connections import read_streams, write_streams
-from simulator.model.operators.lane import Lane, token_lane
+from simulator.model.operators.lane import Lane, own_lane
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.residual import residual_add
 from simulator.model.operators.residual_mix import residual_mix
+from simulator.model.split import share
 
 
 def component_operators(component: Mixer | FeedForward, hidden: int, workload: Workload) -> tuple[Operator, ...]:
-    """Operators of one mixer or feed-forward part, from the file of its kind."""
-    return tuple(import_module(f"{__package__}.{component.kind}").operators(component, hidden, workload))
+    """Operators of one rank's share of a mixer or feed-forward part, from the file of its kind."""
+    held = share(component, workload.tp, workload.etp)
+    return tuple(import_module(f"{__package__}.{component.kind}").operators(held, hidden, workload))
 
 
 def layer_operators(architecture: Architecture, layer: Layer, workload: Workload) -> tuple[Operator, ...]:
-    """Operators of *layer*, norms and residual additions included."""
-    lane, hidden = token_lane(workload), architecture.hidden
+    """Operators of *layer* on one rank, norms, residual additions and the layer's communication included."""
+    lane, hidden = own_lane(workload), architecture.hidden
     found: list[Operator] = []
     for part, component in (("mixer", layer.mixer), ("feed_forward", layer.feed_forward)):
         if component is not None:
@@ -37,8 +39,8 @@ def layer_operators(architecture: Architecture, layer: Layer, workload: Workload
 
 
 def embedding_operators(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
-    """The input embedding."""
-    return (embedding(architecture, workload),)
+    """The input embedding, and its communication."""
+    return embedding(architecture, workload)
 
 
 def loss_operators(architecture: Architecture, workload: Workload, variant: loss.Variant) -> tuple[Operator, ...]:

@@ -3,6 +3,7 @@
 N tokens, vocabulary V, hidden D (models_and_formulas section 3.9). "plain": all logits at once, 6 N D V FLOPs with both
 gradients. "chunked": 1,024 tokens at a time with their gradients, same FLOPs, two gradients of the matrix at once.
 "cut": along the vocabulary in one kernel that keeps a log-sum-exp a token and computes the logits again, 8 N D V.
+Tensor-parallel ranks split the vocabulary and agree on each token's maximum, sum and own logit.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Literal
 from simulator.model.architecture import Architecture
 from simulator.model.operator import Kernel, Operator, Saved, Workload
 from simulator.model.operators import embedding
+from simulator.model.operators.communication import enter, reduce_rows
 from simulator.model.operators.gemm import linear, product
-from simulator.model.operators.lane import FP32_BYTES, Lane, pointwise, token_lane
+from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, gathered_lane, own_lane, pointwise, token_lane
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.residual_mix import residual_mix
 
@@ -24,14 +26,21 @@ Variant = Literal["plain", "chunked", "cut"]
 
 CHUNK_TOKENS = 1024
 _SOFTMAX_FLOPS = 5
+_REDUCTIONS = 3
 _HEAD_INPUT = "head_input"
 
 
 def operators(architecture: Architecture, workload: Workload, variant: Variant) -> tuple[Operator, ...]:
     """Everything after the last layer."""
-    lane = token_lane(workload)
+    # A chunked loss makes its gradients in the forward pass; a cut one keeps its input for both passes.
+    again = _weight(architecture) if variant == "plain" else ()
     variants = {"plain": _plain, "chunked": _chunked, "cut": _cut}
-    return (*_before_head(architecture, lane), *variants[variant](architecture, lane))
+    return (
+        *_before_head(architecture, own_lane(workload)),
+        *enter(workload, architecture.hidden, again),
+        *variants[variant](architecture, workload),
+        *reduce_rows(workload, _REDUCTIONS, backward=False),
+    )
 
 
 def _before_head(architecture: Architecture, lane: Lane) -> Iterator[Operator]:
@@ -65,13 +74,20 @@ def _weight(architecture: Architecture) -> tuple[str]:
     return (embedding.WEIGHT if architecture.tied_embeddings else "lm_head.weight",)
 
 
-def _plain(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
+def _held_vocabulary(architecture: Architecture, workload: Workload) -> int:
+    """Columns of the output projection on one tp rank."""
+    return ceil(architecture.vocabulary / workload.tp)
+
+
+def _plain(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
     """Frameworks upcast the logits and keep fp32 log-probabilities, then need two more such tensors for the gradient.
 
     A fused loss overwrites the logits by their gradient in the forward pass, so they count once, as what it keeps.
     """
-    vocabulary = architecture.vocabulary
-    head = linear(lane, "lm_head", _HEAD_INPUT, architecture.hidden, vocabulary, _weight(architecture))
+    lane, vocabulary = token_lane(workload), _held_vocabulary(architecture, workload)
+    head = linear(
+        gathered_lane(workload), "lm_head", _HEAD_INPUT, architecture.hidden, vocabulary, _weight(architecture)
+    )
     elements, logits = float(lane.count * vocabulary), lane.tensor_bytes(vocabulary)
     if lane.execution == "fused":
         kernel = pointwise(3 * logits, _SOFTMAX_FLOPS * elements, kind="loss")
@@ -81,15 +97,15 @@ def _plain(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
     loss = Operator(
         "cross_entropy",
         forward=(
-            pointwise(logits + wide),
+            pointwise(logits + wide, kind="cast_up"),
             pointwise(2 * wide, _SOFTMAX_FLOPS * elements, kind="loss"),
             pointwise(2 * FP32_BYTES * lane.count, kind="gather"),
         ),
         backward=(
-            pointwise(wide, kind="copy"),
+            *chain(elements, Step("fill", FP32_BYTES, "fp32")),
             pointwise(2 * FP32_BYTES * lane.count, kind="scatter"),
             pointwise(3 * wide, _SOFTMAX_FLOPS * elements, kind="loss"),
-            pointwise(logits + wide),
+            pointwise(logits + wide, kind="cast_down"),
         ),
         saved=(Saved("log_probabilities", wide),),
         workspace_bytes=wide,
@@ -100,14 +116,15 @@ def _plain(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
     return head, loss
 
 
-def _chunked(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
+def _chunked(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
     """Chunk by chunk with the gradients at once, so that the backward pass only hands them on.
 
     Measured peak beside them (H200, 8,192 tokens): three fp32 tensors of a chunk's logits, or the matrix's own
     gradient of one chunk beside bf16 logits if that is more; it is computed for a frozen matrix too. The products of
     the weight's gradient are listed as such, though they run in the forward pass.
     """
-    hidden, vocabulary, b = architecture.hidden, architecture.vocabulary, lane.element_bytes
+    lane, hidden, vocabulary = token_lane(workload), architecture.hidden, _held_vocabulary(architecture, workload)
+    b = lane.element_bytes
     chunks, weights = ceil(lane.count / CHUNK_TOKENS), _weight(architecture)
     rows = min(lane.count, CHUNK_TOKENS)
     elements, logits = float(lane.count * vocabulary), lane.tensor_bytes(vocabulary)
@@ -118,11 +135,11 @@ def _chunked(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
             "chunked_cross_entropy",
             forward=(
                 *_per_chunk(lane, chunks, vocabulary, hidden),
-                pointwise(logits + wide, launches=chunks),
+                pointwise(logits + wide, kind="cast_up", launches=chunks),
                 pointwise(2 * wide, _SOFTMAX_FLOPS * elements, kind="loss", launches=chunks),
-                pointwise(wide, kind="copy", launches=chunks),
+                pointwise(wide, kind="fill", launches=chunks),
                 pointwise(3 * wide, _SOFTMAX_FLOPS * elements, kind="loss", launches=chunks),
-                pointwise(logits + wide, launches=chunks),
+                pointwise(logits + wide, kind="cast_down", launches=chunks),
                 *_per_chunk(lane, chunks, hidden, vocabulary),
             ),
             backward_weight=(
@@ -148,9 +165,10 @@ def _per_chunk(lane: Lane, chunks: int, n: int, k: int) -> tuple[Kernel, ...]:
     return (*(product(lane, CHUNK_TOKENS, n, k) for _ in range(chunks - 1)), product(lane, last, n, k))
 
 
-def _cut(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
+def _cut(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
     """Cut cross-entropy: tiles of logits that never reach memory; both gradients compute them again."""
-    hidden, vocabulary, weights = architecture.hidden, architecture.vocabulary, _weight(architecture)
+    lane, hidden, vocabulary = token_lane(workload), architecture.hidden, _held_vocabulary(architecture, workload)
+    weights = _weight(architecture)
     tile = product(lane, lane.count, vocabulary, hidden)
     statistics = FP32_BYTES * lane.count
     flops = tile.flops
@@ -169,6 +187,9 @@ def _cut(architecture: Architecture, lane: Lane) -> tuple[Operator, ...]:
             backward=(kernel(2, 2 * moved + statistics),),
             backward_weight=(kernel(1, moved),),
             weights=weights,
-            saved=(Saved(_HEAD_INPUT, lane.tensor_bytes(hidden)), Saved("loss_statistics", statistics)),
+            saved=(
+                Saved(_HEAD_INPUT, lane.tensor_bytes(hidden)),
+                Saved("loss_statistics", statistics),
+            ),
         ),
     )

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from simulator.model.architecture import Mamba2
 from simulator.model.operator import Kernel, Operator, Saved, Workload
+from simulator.model.operators.communication import enter, hand_over_edge, hand_over_state, leave
 from simulator.model.operators.gated_norm import GATED_NORM_OUTPUT, gated_norm
 from simulator.model.operators.gemm import linear
-from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, pointwise, token_lane
+from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, gathered_lane, pointwise, token_lane
 from simulator.model.operators.short_convolution import short_convolution
+from simulator.model.split import Split
 
+SPLITS = (Split("heads", "the heads"), Split("groups", "the groups", copied=True))
 _BACKWARD_RATIO = 2.5
 
 
@@ -22,12 +25,17 @@ def operators(component: Mamba2, hidden: int, workload: Workload) -> tuple[Opera
     lane, inner, channels = token_lane(workload), component.heads * component.head_dim, _channels(component)
     conv = ("mixer.conv1d.weight",) + (("mixer.conv1d.bias",) if component.conv_bias else ())
     width = inner + channels + component.heads
+    joined = ("mixer.in_proj.weight",)
     return (
-        linear(lane, "in_proj", MIXER_INPUT, hidden, width, ("mixer.in_proj.weight",)),
+        *enter(workload, hidden, joined),
+        linear(gathered_lane(workload), "in_proj", MIXER_INPUT, hidden, width, joined),
+        *hand_over_edge(workload, component.conv_kernel - 1, channels),
         short_convolution(lane, "short_conv", "scan_projection", channels, component.conv_kernel, conv),
+        *hand_over_state(workload, component.heads * (component.head_dim * component.state + 1)),
         _scan(component, lane),
         gated_norm(lane, 1, inner, "mixer.norm.weight"),
         linear(lane, "out_proj", GATED_NORM_OUTPUT, inner, hidden, ("mixer.out_proj.weight",)),
+        *leave(workload, hidden),
     )
 
 

@@ -11,28 +11,45 @@ from collections.abc import Iterator
 from simulator.model.architecture import DenseFeedForward, MixtureOfExperts
 from simulator.model.operator import Operator, Workload
 from simulator.model.operators.activation import activation
+from simulator.model.operators.communication import join_shares, share_experts, take_share
 from simulator.model.operators.dense_feed_forward import feed_forward
 from simulator.model.operators.dispatch import combine_operators, dispatch_operators
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import grouped_linear, linear
-from simulator.model.operators.lane import FEED_FORWARD_INPUT, Lane, Strided, chain, routed_lane, token_lane
+from simulator.model.operators.lane import FEED_FORWARD_INPUT, Lane, Step, chain, own_lane, routed_lane, shared_lane
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.residual import residual_add
 from simulator.model.operators.router import router_operators
+from simulator.model.split import Split
+
+SPLITS = (
+    Split("intermediate", "the intermediate width", axis="etp"),
+    Split("shared_intermediate", "the shared experts' intermediate width"),
+)
 
 
 def operators(component: MixtureOfExperts, hidden: int, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *component* in a model *hidden* wide."""
-    tokens, routed = token_lane(workload), routed_lane(workload)
+    tokens, sent, routed = own_lane(workload), shared_lane(workload), routed_lane(workload)
     width = component.latent or hidden
+    permute, dispatch, sort_by_expert = dispatch_operators(component, sent, routed, width)
+    sort_by_source, combine, unpermute = combine_operators(component, sent, routed, width)
     return (
         *router_operators(component, tokens, hidden),
         *_latent_down(component, tokens, hidden),
-        *dispatch_operators(component, tokens, routed, width),
+        *take_share(workload, width),
+        permute,
+        dispatch,
+        *share_experts(workload, routed, width, "before"),
+        sort_by_expert,
         *_experts(component, routed, width),
-        *combine_operators(component, tokens, routed, width),
+        sort_by_source,
+        *share_experts(workload, routed, width, "behind"),
+        combine,
+        unpermute,
+        *join_shares(workload, width),
         *_latent_up(component, tokens, hidden),
-        *_shared_experts(component, tokens, hidden),
+        *_shared_experts(component, workload, hidden),
     )
 
 
@@ -62,7 +79,7 @@ def _experts(component: MixtureOfExperts, routed: Lane, width: int) -> Iterator[
     if routed.execution != "fused":
         yield _padding_mask(routed, joined, gated=component.gated)
     function = component.activation
-    yield activation(routed, "experts_activation", "expert_hidden", inner, function, gated=component.gated)
+    yield activation(routed, "experts_activation", "expert_hidden", inner, function, gated=component.gated, joined=True)
     second = ("mlp.experts.down_proj",)
     yield grouped_linear(routed, "experts_fc2", "experts_activated", inner, width, second, bias=component.bias)
 
@@ -77,17 +94,18 @@ def _padding_mask(routed: Lane, width: int, *, gated: bool) -> Operator:
     output_bytes = routed.tensor_bytes(width)
     if not routed.eager:
         return Operator(name, chain(width, 2 * b), output_bytes=output_bytes, rows="routed")
-    fill = (2 * b, Strided(2 * b))
+    fill = (2 * b, Step("masked_fill", 2 * b))
     join = (2 * b,) if gated else ()
     return Operator(name, chain(width, *fill), chain(width, *join, *fill), output_bytes=output_bytes, rows="routed")
 
 
-def _shared_experts(component: MixtureOfExperts, tokens: Lane, hidden: int) -> Iterator[Operator]:
+def _shared_experts(component: MixtureOfExperts, workload: Workload, hidden: int) -> Iterator[Operator]:
     """All shared experts as one dense part beside the routed ones, its gate, and the sum of both."""
     if not component.shared_intermediate:
         return
+    tokens = own_lane(workload)
     part = DenseFeedForward(component.shared_intermediate, component.activation, component.gated)
-    yield from feed_forward(part, tokens, hidden, "mlp.shared_experts", shares_input=True)
+    yield from feed_forward(part, workload, hidden, "mlp.shared_experts", shares_input=True)
     if component.shared_gate:
         weight = ("mlp.shared_expert_gate.weight",)
         yield linear(tokens, "shared_gate_proj", FEED_FORWARD_INPUT, hidden, 1, weight, shares_input=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.model.operator import Operator, Saved
-from simulator.model.operators.lane import FP32_BYTES, Lane, Strided, chain, pointwise
+from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, pointwise
 
 _FLOPS_PER_ELEMENT = 4
 _GRADIENT_FLOPS_PER_ELEMENT = 10
@@ -68,25 +68,29 @@ def _eager_rms_norm(lane: Lane, name: str, shape: NormShape, weight: str) -> Ope
     """x.float(); pow(2); mean; + eps; rsqrt; mul; cast back; times weight. *b* is the activations' element size.
 
     Backward: the weight's product, the cast, the two sides of the fp32 product, the mean's broadcast and the three
-    kernels of pow's gradient (power 1, times 2, times the gradient), the sum of both paths, the last cast.
+    kernels of pow's gradient (power 1, times 2, times the gradient), the sum of both paths, the last cast. The gradient
+    of heads comes in the layout of attention, so that the kernels which read it are strided.
     """
     elements, b = lane.count * shape.elements, lane.element_bytes
-    row_kernels = chain(lane.count * shape.groups, 2 * FP32_BYTES, 2 * FP32_BYTES)
+    rows = lane.count * shape.groups
+    kind = "broadcast" if shape.groups > 1 else "elementwise"
+    upcast, downcast = Step("cast_up", b + 4), Step("cast_down", 4 + b)
+    scaled, by_row, row_sum = Step("broadcast", 2 * b), Step("broadcast", 8, "fp32"), Step("reduction", 4, "fp32")
     forward = (
-        *chain(elements, Strided(b + 4), 8),
-        pointwise(4 * elements, elements, kind="norm"),
-        *row_kernels,
-        *chain(elements, 8, 4 + b, Strided(2 * b)),
+        *chain(elements, upcast, 8, row_sum),
+        *chain(rows, 8, 8),
+        *chain(elements, by_row, downcast, scaled),
     )
-    reduction = (pointwise(4 * elements, elements, kind="norm"),)
-    row_gradients = chain(lane.count * shape.groups, *(2 * FP32_BYTES,) * 3)
-    product_gradients = chain(elements, Strided(2 * b), Strided(b + 4), 8, 12)
-    backward = product_gradients + reduction + row_gradients + chain(elements, Strided(4), 8, 8, 12, 12, 4 + b)
+    backward = (
+        *chain(elements, scaled, upcast, by_row, Step(kind, 12, "fp32"), row_sum),
+        *chain(rows, 8, 8, 8),
+        *chain(elements, by_row, Step("copy", 8), 8, 12, Step(kind, 12, "fp32"), downcast),
+    )
     return Operator(
         name,
         forward=forward,
         backward=backward,
-        backward_weight=chain(elements, 3 * b, b, kind="norm"),
+        backward_weight=chain(elements, Step(kind, 3 * b), Step("reduction", b)),
         weights=(weight,),
         saved=(
             lane.saved(f"{name}.fp32", shape.elements, FP32_BYTES),

@@ -9,7 +9,7 @@ pass, and no layer keeps them.
 from __future__ import annotations
 
 from simulator.model.operator import Kernel, Operator, Saved
-from simulator.model.operators.lane import FP32_BYTES, Lane, chain, pointwise
+from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, pointwise
 
 _FLOPS_PER_ELEMENT = 4
 
@@ -25,15 +25,17 @@ def residual_mix(lane: Lane, name: str, hidden: int, candidates: int, weights: t
     flops, b = float(_FLOPS_PER_ELEMENT * elements), lane.element_bytes
     kept = [lane.saved(f"{name}.residual", hidden), Saved(f"{name}.scores", 2 * scores)]
     if lane.eager:
+        upcast, downcast = Step("cast_up", b + 4), Step("cast_down", 4 + b)
+        product, by_row, row_sum = Step("broadcast", 2 * b), Step("broadcast", 8, "fp32"), Step("reduction", 4, "fp32")
         forward: tuple[Kernel, ...] = (
-            *chain(elements, 2 * b, b + 4, 8, 4, 8, 4 + b, 2 * b, b),
+            *chain(elements, 2 * b, upcast, 8, row_sum, by_row, downcast, product, Step("reduction", b)),
             pointwise(3 * scores, kind="softmax"),
-            *chain(elements, 2 * b, b),
+            *chain(elements, product, Step("reduction", b)),
         )
         backward: tuple[Kernel, ...] = (
-            *chain(elements, 2 * b, 3 * b, b),
+            *chain(elements, product, 3 * b, Step("reduction", b)),
             pointwise(3 * scores, kind="softmax"),
-            *chain(elements, 2 * b, 2 * b, b + 4, 8, 12, 4, 8, 8, 12, 4 + b, 3 * b),
+            *chain(elements, product, product, upcast, by_row, 12, row_sum, by_row, 8, 12, downcast, 3 * b),
         )
         kept.append(Saved(f"{name}.fp32", elements * FP32_BYTES))
         kept.append(Saved(f"{name}.normalised", elements * b, "weight_gradient", weights))

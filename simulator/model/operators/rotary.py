@@ -8,7 +8,7 @@ products and a sum; backward, each half's slice is a zero fill and a copy.
 from __future__ import annotations
 
 from simulator.model.operator import Kernel, Operator
-from simulator.model.operators.lane import Lane, Strided, chain, pointwise
+from simulator.model.operators.lane import Lane, Step, chain, pointwise
 
 _FLOPS_PER_ELEMENT = 3
 
@@ -29,11 +29,13 @@ def rotary(lane: Lane, *widths: int, whole: bool = True) -> Operator:
 
 def _eager_forward(elements: int, b: int, *, whole: bool) -> tuple[Kernel, ...]:
     """Negation of one half, cat, x cos, rotated sin, sum; one more cat where the rotated slice joins the rest."""
-    rotated = (b, Strided(2 * b), Strided(2 * b), Strided(2 * b), 3 * b)
-    return chain(elements, *rotated, *(() if whole else (Strided(2 * b),)))
+    product, joined = Step("broadcast", 2 * b), Step("cat", 2 * b)
+    rotated = (Step("broadcast", b), joined, product, product, Step("broadcast", 3 * b))
+    return chain(elements, *rotated, *(() if whole else (joined,)))
 
 
 def _eager_backward(elements: int, b: int) -> tuple[Kernel, ...]:
     """Two products, neg, zero fill and copy for each half, two sums of the three paths, a copy into linear layout."""
-    products, halves = (Strided(2 * b),) * 2, (b, Strided(b)) * 2
-    return chain(elements, *products, b, *halves, 3 * b, 3 * b, Strided(2 * b))
+    product, half = Step("broadcast", 2 * b), Step("broadcast", b)
+    halves = (Step("fill", b), half) * 2
+    return chain(elements, product, product, half, *halves, 3 * b, Step("broadcast", 3 * b), Step("transpose", 2 * b))

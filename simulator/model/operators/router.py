@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from simulator.model.architecture import MixtureOfExperts
 from simulator.model.operator import Kernel, Operator, Saved
-from simulator.model.operators.dispatch import SORT_LAUNCHES
+from simulator.model.operators.dispatch import ordered_positions, sort_positions
 from simulator.model.operators.gemm import linear
 from simulator.model.operators.lane import FEED_FORWARD_INPUT, FP32_BYTES, INT64_BYTES, Lane, chain, pointwise
 
 _ORDER_TABLES = 3
 """Positions that eager keeps beside the choice: rows to slots, slots to rows, slots to tokens."""
-_EAGER_ORDER_LAUNCHES = 24
-"""Sort of token-expert pairs (eleven kernels), histogram, running sum, comparisons, casts and the inverse order."""
+_PAIR_SORT_LAUNCHES = 11
+"""Kernels that sort token-expert pairs (torch 2.11)."""
+_EAGER_ORDER_LAUNCHES = 13
+"""Histogram, running sum, comparisons, casts and the inverse order."""
 
 
 def router_operators(component: MixtureOfExperts, lane: Lane, hidden: int) -> tuple[Operator, ...]:
@@ -31,8 +33,7 @@ def _weight_gradients(lane: Lane, pairs: int) -> tuple[Kernel, ...]:
     division = chain(pairs, *(3 * FP32_BYTES,) * (8 if lane.eager else 3))
     if not lane.eager:
         return division
-    sort = pointwise(2 * SORT_LAUNCHES * pairs * INT64_BYTES, launches=SORT_LAUNCHES)
-    return (sort, pointwise(3 * pairs * lane.element_bytes, kind="scatter"), *division)
+    return (*ordered_positions(pairs), pointwise(3 * pairs * lane.element_bytes, kind="scatter_put"), *division)
 
 
 def _choice(component: MixtureOfExperts, lane: Lane, choices: int) -> Operator:
@@ -43,21 +44,22 @@ def _choice(component: MixtureOfExperts, lane: Lane, choices: int) -> Operator:
     if lane.execution == "fused":
         forward: tuple[Kernel, ...] = (
             pointwise(logits + scores + chosen, 5.0 * tokens * choices, kind="topk"),
-            pointwise(6 * pairs, launches=3),
+            sort_positions(tokens * k, 3),
         )
         backward: tuple[Kernel, ...] = (pointwise(2 * scores + logits, kind="softmax"),)
         order = pairs
     else:
-        small = _EAGER_ORDER_LAUNCHES if lane.eager else _EAGER_ORDER_LAUNCHES // 2
+        small = _EAGER_ORDER_LAUNCHES if lane.eager else 1
         forward = (
             pointwise(logits + scores, 5.0 * tokens * choices, kind="softmax"),
             pointwise(scores + chosen, kind="topk"),
             *chain(tokens * k, FP32_BYTES, 3 * FP32_BYTES, FP32_BYTES + lane.element_bytes),
+            sort_positions(tokens * k, _PAIR_SORT_LAUNCHES),
             pointwise(2 * small * pairs, launches=small),
         )
         backward = (
             *_weight_gradients(lane, tokens * k),
-            pointwise(scores, kind="copy"),
+            pointwise(scores, kind="fill"),
             pointwise(2 * chosen, kind="scatter"),
             pointwise(2 * scores + logits, kind="softmax"),
         )

@@ -49,10 +49,10 @@ def sparse_attention(lane: Lane, workload: Workload, shape: SparseShape, *, keep
         "sparse_attention",
         forward=(forward,),
         backward=(
-            pointwise(2 * output + statistics, 2.0 * tokens * heads * shape.value_dim),
-            pointwise(sums, kind="copy"),
+            pointwise(2 * output + statistics, 2.0 * tokens * heads * shape.value_dim, kind="reduction"),
+            pointwise(sums, kind="fill"),
             Kernel("sparse_attention", backward_flops, backward_bytes, dims, lane.dtype),
-            pointwise(sums + keys, kind="copy"),
+            pointwise(sums + keys, kind="cast_down"),
         ),
         saved=saved + ((Saved("chosen_keys", choice),) if keeps_choice else ()),
         output_bytes=output,

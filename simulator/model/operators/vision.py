@@ -1,7 +1,8 @@
 """The vision tower and its projector: patch embedding, bidirectional transformer blocks, merging into language tokens.
 
 Per patch and block 2 (3 h q + q h + 2 h i) FLOPs of products and 4 q S of attention over the image's S patches
-(models_and_formulas section 3.10). Attention never crosses two images.
+(models_and_formulas section 3.10). Attention never crosses two images. Ranks that split the language model's layers
+hold the whole tower each.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def operators(tower: VisionTower, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *tower* and its projector for the workload's images; none without images."""
     if not workload.image_patches:
         return ()
-    patches = replace(workload, sequence_lengths=workload.image_patches)
+    patches = replace(workload, sequence_lengths=workload.image_patches, tp=1, cp=1, etp=1)
     lane = token_lane(patches)
     found = [*_patch_embedding(tower, lane)]
     for block in range(tower.layers):

@@ -1,0 +1,124 @@
+"""Communication inside a layer, as operators without kernels: what the ranks that split it exchange.
+
+Tensor parallelism with sequence parallelism gathers tokens before a split part and scatters the sums behind it;
+without, it copies and all-reduces (Shoeybi et al., 2019; Korthikanti et al., 2022). A gathered input is not kept: the
+gradient of the weights gathers it again. Context parallelism gathers keys and values, in both passes; linear attention
+hands its state from rank to rank instead. An axis of one rank communicates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from simulator.model.operator import Collective, Operator, Workload
+from simulator.model.operators.lane import FP32_BYTES, Lane, own_lane, token_lane
+
+
+def enter(workload: Workload, width: float, weights: tuple[str, ...] = ()) -> Iterator[Operator]:
+    """Before a split part: its input, *width* wide, on every tp rank. *weights* are those that multiply it."""
+    moved = token_lane(workload).tensor_bytes(width)
+    if workload.tp == 1:
+        return
+    if not workload.sequence_parallel:
+        yield Operator("tp_copy", (), backward_collectives=(Collective("all_reduce", "tp", moved),))
+        return
+    again = (Collective("all_gather", "tp", moved, weights),) if weights else ()
+    yield Operator(
+        "tp_gather",
+        (),
+        output_bytes=moved,
+        forward_collectives=(Collective("all_gather", "tp", moved),),
+        backward_collectives=(*again, Collective("reduce_scatter", "tp", moved)),
+    )
+
+
+def leave(workload: Workload, width: int) -> Iterator[Operator]:
+    """Behind a split part: the sum of its partial outputs, *width* wide."""
+    moved, own = token_lane(workload).tensor_bytes(width), own_lane(workload).tensor_bytes(width)
+    if workload.tp == 1:
+        return
+    if not workload.sequence_parallel:
+        yield Operator("tp_reduce", (), output_bytes=own, forward_collectives=(Collective("all_reduce", "tp", moved),))
+        return
+    yield Operator(
+        "tp_scatter",
+        (),
+        output_bytes=own,
+        forward_collectives=(Collective("reduce_scatter", "tp", moved),),
+        backward_collectives=(Collective("all_gather", "tp", moved),),
+    )
+
+
+def take_share(workload: Workload, width: int) -> Iterator[Operator]:
+    """Before a dispatch of tokens that every tp rank holds: each sends its share; the gradients are gathered."""
+    if workload.tp > 1 and not workload.sequence_parallel:
+        moved = token_lane(workload).tensor_bytes(width)
+        back = (Collective("all_gather", "tp", moved),)
+        yield Operator("tp_copy", (), output_bytes=moved / workload.tp, backward_collectives=back)
+
+
+def join_shares(workload: Workload, width: int) -> Iterator[Operator]:
+    """Behind the combine of such shares: all tokens on every tp rank again."""
+    if workload.tp > 1 and not workload.sequence_parallel:
+        moved = token_lane(workload).tensor_bytes(width)
+        yield Operator(
+            "tp_gather", (), output_bytes=moved, forward_collectives=(Collective("all_gather", "tp", moved),)
+        )
+
+
+def share_experts(
+    workload: Workload, routed: Lane, width: int, side: Literal["before", "behind"]
+) -> Iterator[Operator]:
+    """Around experts whose matrices etp ranks split: each brings the rows that it was sent, and takes their sums."""
+    if workload.etp == 1:
+        return
+    moved = routed.tensor_bytes(width)
+    gather, scatter = Collective("all_gather", "etp", moved), Collective("reduce_scatter", "etp", moved)
+    name, first, second = ("tp_gather", gather, scatter) if side == "before" else ("tp_scatter", scatter, gather)
+    yield Operator(
+        name, (), rows="routed", output_bytes=moved, forward_collectives=(first,), backward_collectives=(second,)
+    )
+
+
+def reduce_rows(workload: Workload, numbers: int, *, backward: bool) -> Iterator[Operator]:
+    """All-reduces of *numbers* fp32 numbers a token over the tp ranks, one after the other; again *backward*."""
+    if workload.tp == 1:
+        return
+    one = Collective("all_reduce", "tp", float(FP32_BYTES * workload.tokens))
+    again = numbers if backward else 0
+    yield Operator("tp_reduce", (), forward_collectives=(one,) * numbers, backward_collectives=(one,) * again)
+
+
+def gather_context(workload: Workload, width: float, tokens_per_row: int = 1) -> Iterator[Operator]:
+    """Keys and values of the whole sequences, *width* elements for every *tokens_per_row* tokens.
+
+    A rank keeps its own, gathers the others' again backward, and returns their gradients.
+    """
+    if workload.cp == 1:
+        return
+    rows = sum(length // tokens_per_row for length in workload.sequence_lengths)
+    moved = rows * width * workload.activation_bytes
+    gather = Collective("all_gather", "cp", moved)
+    yield Operator(
+        "cp_gather",
+        (),
+        output_bytes=moved,
+        forward_collectives=(gather,),
+        backward_collectives=(gather, Collective("reduce_scatter", "cp", moved)),
+    )
+
+
+def hand_over_state(workload: Workload, elements: float) -> Iterator[Operator]:
+    """The fp32 state at the end of a rank's part of each sequence, *elements* large, to the rank behind it."""
+    if workload.cp > 1:
+        hop = (Collective("relay", "cp", float(FP32_BYTES * elements * len(workload.sequence_lengths))),)
+        yield Operator("cp_state", (), forward_collectives=hop, backward_collectives=hop)
+
+
+def hand_over_edge(workload: Workload, tokens: int, width: int) -> Iterator[Operator]:
+    """The last *tokens* tokens of a rank's part of each sequence, *width* elements each, to the rank behind it."""
+    if workload.cp > 1:
+        moved = float(tokens * width * workload.activation_bytes * len(workload.sequence_lengths))
+        hop = (Collective("send", "cp", moved),)
+        yield Operator("cp_state", (), forward_collectives=hop, backward_collectives=hop)
