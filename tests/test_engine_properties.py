@@ -24,14 +24,14 @@ def same(one: Recording, other: Recording) -> bool:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(drawn_programs(shared_links=False), clusters())
 def test_without_competition_every_time_is_the_longest_path_to_it(drawn: list[Drawn], cluster: Cluster) -> None:
     program, recording = run_apart(drawn, cluster)
     assert same(recording, alone(program, len(cluster[0])))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(drawn_programs(), clusters())
 def test_competition_only_ever_delays(drawn: list[Drawn], cluster: Cluster) -> None:
     program, recording = run_apart(drawn, cluster)
@@ -42,7 +42,7 @@ def test_competition_only_ever_delays(drawn: list[Drawn], cluster: Cluster) -> N
         assert (recording.end_ns[i] >= recording.begin_ns[i] + task.duration_ns).all()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(drawn_programs(), clusters())
 def test_a_step_is_no_shorter_than_the_work_of_any_stream(drawn: list[Drawn], cluster: Cluster) -> None:
     program, recording = run_apart(drawn, cluster)
@@ -54,14 +54,14 @@ def test_a_step_is_no_shorter_than_the_work_of_any_stream(drawn: list[Drawn], cl
             assert (recording.start_ns[after] >= recording.end_ns[before]).all()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(drawn_programs(), clusters())
 def test_one_class_for_all_ranks_gives_the_times_of_one_for_each(drawn: list[Drawn], cluster: Cluster) -> None:
     program, recording = run_apart(drawn, cluster)
     assert same(recording, Simulation(Part(program, len(cluster[0]))).run()[0])
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(drawn_programs(), clusters())
 def test_folded_ranks_take_the_times_of_those_that_they_stand_for(drawn: list[Drawn], cluster: Cluster) -> None:
     features, groups = cluster
