@@ -3,7 +3,7 @@ from hypothesis import settings
 from small_jobs import Small, lower, write_small
 
 from simulator.forecast.reading import read_scenario
-from simulator.program.training_step import Program
+from simulator.program.stage import StageProgram
 
 settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.load_profile("steady")
@@ -16,6 +16,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
 
 
 @pytest.fixture(scope="session")
-def main_job() -> Program:
+def main_job() -> StageProgram:
     """One micro-batch of the shipped main job: Kimi K3.1, LoRA, 128 H200, experts over 64 ranks."""
     return lower(read_scenario("kimi-k3-lora-128xh200"))

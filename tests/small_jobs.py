@@ -9,7 +9,8 @@ from pathlib import Path
 from simulator.forecast.assembly import assemble_job
 from simulator.forecast.reading import read_scenario
 from simulator.forecast.scenario import Scenario
-from simulator.program.training_step import Program, TrainingStep
+from simulator.program.stage import StageProgram
+from simulator.program.training_step import TrainingStep
 
 ScenarioInFolder = tuple[Scenario, Path]
 Small = Callable[..., ScenarioInFolder]
@@ -49,6 +50,6 @@ def write_small(folder: Path) -> Small:
     return lambda kind, *overrides: read_scenario(str(folder / f"scenario-{kind}.yaml"), overrides)
 
 
-def lower(read: ScenarioInFolder, micro_batches: int = 1) -> Program:
+def lower(read: ScenarioInFolder, micro_batches: int = 1) -> StageProgram:
     """The program of a scenario."""
-    return TrainingStep(assemble_job(*read)).program(micro_batches)
+    return TrainingStep(assemble_job(*read)).programs(micro_batches)[0]

@@ -16,13 +16,13 @@ def compute(duration: int | list[int], *deps: int, host: int = 0, micro_batch: i
 
 
 def transfer(kind: str, duration: int, groups: list[int], *deps: int) -> Task:
-    collective = Collective("all", np.array(groups))
+    collective = Collective("ep" if kind == "all_to_all" else "dp_shard", np.array(groups))
     return Task("move", "net", kind, duration, deps=deps, collective=collective, micro_batch=0, grade="scaled")
 
 
 def attributed(*program: Task, behaviours: int = 1, micro_batches: int = 1) -> Attribution:
     (recording,) = Simulation(Part(program, behaviours)).run()
-    return attribute(program, recording, micro_batches)
+    return attribute(program, recording, micro_batches, recording.step_ns)
 
 
 def nonzero(attribution: Attribution, behaviour: int = 0) -> dict[str, int]:
@@ -48,7 +48,7 @@ def test_waiting_for_the_host_is_launch_bound() -> None:
 
 def test_the_last_of_several_causes_counts() -> None:
     # The gather ends at 25, the exchange at 40: the wait from 10 to 40 is the exchange's.
-    wait = Task("move", "other", "all_to_all", 40, collective=Collective("all", np.array([0])), micro_batch=0)
+    wait = Task("move", "other", "all_to_all", 40, collective=Collective("ep", np.array([0])), micro_batch=0)
     found = attributed(transfer("all_gather", 25, [0]), wait, compute(10), compute(5, 0, 1))
     assert nonzero(found) == {"compute_s": 15, "exposed_all_to_all_s": 30}
 
@@ -84,7 +84,7 @@ def test_time_is_kept_by_micro_batch_and_by_price() -> None:
 def test_the_parts_of_every_rank_add_up_to_the_step(small: Small, kind: str, overrides: tuple[str, ...]) -> None:
     job = assemble_job(*small(kind, *overrides))
     step = simulate(TrainingStep(job), 3, behaviours=job.folding.behaviours)
-    found = attribute(step.program.tasks, step.recording, step.simulated)
+    found = attribute(step.programs[0].tasks, step.recordings[0], step.simulated, step.simulated_ns)
     total = sum(slots.sum(axis=0) for slots in found.parts.values())
-    assert np.array_equal(total, np.full(job.folding.behaviours, step.recording.step_ns))
+    assert np.array_equal(total, np.full(job.folding.behaviours, step.recordings[0].step_ns))
     assert all((slots >= 0).all() for slots in found.parts.values())

@@ -30,7 +30,7 @@ def test_a_program_that_keeps_something_raises(small: Small) -> None:
     program = lower(read)
     program.tasks[-1].allocates = (Allocation("leak", "workspace", 4096.0),)
     with pytest.raises(RuntimeError, match="4096 bytes of hbm are never released"):
-        remember(program, assemble_job(*read).cluster, 1)
+        remember([program], assemble_job(*read).cluster, 1)
 
 
 @pytest.mark.parametrize("overrides", [(), ("parallel.ep=8", "routing.synthetic.sigma=1")])

@@ -36,7 +36,7 @@ def test_the_extrapolation_is_the_full_run_to_the_nanosecond(
 ) -> None:
     job = assemble_job(*small(kind, *overrides))
     lowering = TrainingStep(job)
-    (full,) = Simulation(Part(lowering.program(32).tasks, job.folding.behaviours)).run()
+    (full,) = Simulation(Part(lowering.programs(32)[0].tasks, job.folding.behaviours)).run()
     assert simulate(lowering, 32, behaviours=job.folding.behaviours).step_ns == full.step_ns
 
 
@@ -51,4 +51,4 @@ def test_a_few_micro_batches_are_all_simulated(small: Small, count: int) -> None
     job = assemble_job(*small("dense"))
     step = simulate(TrainingStep(job), count, behaviours=1)
     assert (step.simulated, step.more, step.typical) == (count, 0, max(0, count - 2))
-    assert step.step_ns == step.recording.step_ns
+    assert step.step_ns == step.recordings[0].step_ns

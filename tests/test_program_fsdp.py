@@ -6,7 +6,7 @@ from small_jobs import Small, lower
 
 from simulator.engine.ledger import account
 from simulator.engine.task import Allocation, Task
-from simulator.program.training_step import Program
+from simulator.program.stage import StageProgram
 
 # The small dense model over 16 ranks; every dim divides by 16, so nothing is padded.
 LAYER = 4 * 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024
@@ -16,7 +16,7 @@ ADAPTERS = 4 * 2 * 16 * 1024
 LORA = "training.lora={rank: 16, targets: [attention]}"
 
 
-def levels(program: Program, *kinds: str) -> list[float]:
+def levels(program: StageProgram, *kinds: str) -> list[float]:
     """Bytes of *kinds* that are held at each task, once it has taken its own."""
     held: dict[str, Allocation] = {}
     found = []
@@ -28,12 +28,12 @@ def levels(program: Program, *kinds: str) -> list[float]:
     return found
 
 
-def highest(program: Program, phase: str, layer: int, *kinds: str) -> float:
+def highest(program: StageProgram, phase: str, layer: int, *kinds: str) -> float:
     tasks = zip(program.tasks, levels(program, *kinds), strict=True)
     return max(level for task, level in tasks if (task.phase, task.layer) == (phase, layer))
 
 
-def named(program: Program, start: str) -> list[Task]:
+def named(program: StageProgram, start: str) -> list[Task]:
     return [task for task in program.tasks if task.name.startswith(start)]
 
 

@@ -3,7 +3,7 @@ from small_jobs import Small, lower
 from test_program_training_step import adapters_gathered
 
 from simulator.forecast.reading import read_scenario
-from simulator.program.training_step import Program
+from simulator.program.stage import StageProgram
 
 # Kimi K3.1 by its census: routed experts, and all the rest, vision tower included.
 EXPERTS = 92 * 896 * 3 * 3584 * 3072
@@ -12,11 +12,11 @@ REST = 2_780_110_363_392 - EXPERTS
 PADDING = 7168 * (69 * 32 + 24 * 64 + 24 * 96 + 187 * 127)
 
 
-def resident(program: Program) -> dict[str, float]:
+def resident(program: StageProgram) -> dict[str, float]:
     return {allocation.kind: float(allocation.bytes) for allocation in program.resident}
 
 
-def test_a_card_of_the_main_job_keeps_43_gb_of_frozen_weights(main_job: Program) -> None:
+def test_a_card_of_the_main_job_keeps_43_gb_of_frozen_weights(main_job: StageProgram) -> None:
     held = resident(main_job)
     assert pytest.approx(42.54e9, rel=1e-4) == 2 * EXPERTS / 128
     frozen, adapters = 2 * (EXPERTS + REST + PADDING) / 128, adapters_gathered() / 128

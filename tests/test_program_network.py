@@ -24,7 +24,7 @@ def cluster(accelerators: int, *, measured: bool = False) -> Cluster:
 
 def network(mesh: Mesh, hardware: Cluster) -> Network:
     sizes = [level.size for level in hardware.levels]
-    return Network(hardware, Placement(mesh, apart(mesh.groups(), mesh.ranks), sizes))
+    return Network(hardware, Placement(mesh, apart(mesh.groups(), mesh.ranks), sizes), mesh)
 
 
 def test_a_ring_inside_a_node_by_hand() -> None:

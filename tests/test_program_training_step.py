@@ -6,7 +6,7 @@ import pytest
 from small_jobs import Small, lower
 
 from simulator.engine.task import Task
-from simulator.program.training_step import Program
+from simulator.program.stage import StageProgram
 
 # Kimi K3.1: 69 layers of delta attention, 24 of latent attention, 92 of them with 896 experts.
 DELTA, LATENT, MIXTURE = 69, 24, 92
@@ -38,7 +38,7 @@ def layers_gathered() -> int:
     return attention + feed_forward + norms + mixes + padding
 
 
-def test_what_the_main_job_gathers_in_a_micro_batch(main_job: Program) -> None:
+def test_what_the_main_job_gathers_in_a_micro_batch(main_job: StageProgram) -> None:
     # A pair of ranks shares 14 experts of each layer: half of them comes over the wire, in either pass.
     experts = 2 * MIXTURE * (2 * 14 * EXPERT) / 2
     layers = 2 * 2 * (layers_gathered() + adapters_gathered()) * BETWEEN_128
@@ -49,12 +49,12 @@ def test_what_the_main_job_gathers_in_a_micro_batch(main_job: Program) -> None:
     assert gathered.max() == pytest.approx(311.3e9, rel=1e-3)
 
 
-def test_what_the_main_job_reduces_in_a_micro_batch(main_job: Program) -> None:
+def test_what_the_main_job_reduces_in_a_micro_batch(main_job: StageProgram) -> None:
     reduced = sent(main_job.tasks, "reduce_scatter")
     assert reduced == pytest.approx(np.full(64, 4 * adapters_gathered() * BETWEEN_128), rel=1e-12)
 
 
-def test_what_the_main_job_exchanges_in_a_micro_batch(main_job: Program) -> None:
+def test_what_the_main_job_exchanges_in_a_micro_batch(main_job: StageProgram) -> None:
     # 8192 tokens visit 16 experts each in a width of 3584 (bf16), 63 of 64 on other ranks: dispatch and combine in the
     # forward pass, in its recomputation and in the backward pass. The mean rank; the hottest sends more home.
     exchanged = sent(main_job.tasks, "all_to_all")
@@ -63,7 +63,7 @@ def test_what_the_main_job_exchanges_in_a_micro_batch(main_job: Program) -> None
     assert exchanged.max() > 1.02 * exchanged.mean()
 
 
-def test_every_row_of_the_main_job_reaches_one_expert(main_job: Program) -> None:
+def test_every_row_of_the_main_job_reaches_one_expert(main_job: StageProgram) -> None:
     assert sorted(main_job.loads) == list(range(1, 93))
     for load in main_job.loads.values():
         assert load.rows.shape == (64, 14)
@@ -71,7 +71,7 @@ def test_every_row_of_the_main_job_reaches_one_expert(main_job: Program) -> None
         assert load.own_rows == 8192 * 16
 
 
-def test_recomputation_dispatches_again(main_job: Program) -> None:
+def test_recomputation_dispatches_again(main_job: StageProgram) -> None:
     dispatches = [task for task in main_job.tasks if task.name == "dispatch"]
     by_phase = {
         phase: sum(task.phase == phase for task in dispatches) for phase in ("forward", "recompute", "backward")

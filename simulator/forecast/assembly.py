@@ -19,8 +19,8 @@ from simulator.parallel.folding import Folding, apart, fold
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
 from simulator.parallel.sharding import TrainedState
-from simulator.program.layout import Trained
-from simulator.program.training_step import Job
+from simulator.program.job import Job
+from simulator.program.trained import Trained
 from simulator.routing.library import load_routing
 from simulator.routing.table import RoutingTable
 from simulator.shipped import locate
@@ -39,16 +39,18 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     if problems:
         raise Refused(problems)
     split, training = scenario.parallel, scenario.training
-    mesh = Mesh(split.dp_replicate, split.dp_shard, split.ep)
+    mesh = Mesh(split.dp_replicate, split.dp_shard, split.ep, split.tp, split.cp, split.pp, split.etp)
     state = _state(training)
     return Job(
         architecture=architecture,
         cluster=cluster,
         mesh=mesh,
-        folding=_folding(mesh, cluster) if folded else apart(mesh.groups(), mesh.ranks),
+        folding=_folding(mesh, cluster) if folded else apart(mesh.groups(), mesh.stage_ranks),
         workload=Workload((training.sequence_length,) * training.micro_batch_sequences, execution=training.execution),
         trained=_trained(training),
         state=state,
+        zero=training.zero,
+        schedule=training.pipeline_schedule,
         frozen_bytes=BYTES["bf16"],
         reduce_bytes=BYTES[training.fsdp.reduce_dtype],
         reshard_after_forward=training.fsdp.reshard_after_forward,
@@ -92,11 +94,12 @@ def _cluster(scenario: Scenario, folder: Path) -> Cluster:
 
 
 def _folding(mesh: Mesh, cluster: Cluster) -> Folding:
-    """Ranks are told apart by the experts they hold and by how their groups lie around them."""
+    """Ranks of a stage are told apart by the experts they hold and by how their groups lie around them."""
     sizes = [level.size for level in cluster.levels]
     features = [mesh.expert_rank()]
-    for group in mesh.groups().values():
-        features.extend(members_within(group, sizes))
+    for stage in range(mesh.pp):
+        for group in mesh.groups().values():
+            features.extend(members_within(group, sizes, stage * mesh.stage_ranks))
     return fold(np.stack(features, axis=1), mesh.groups())
 
 

@@ -1,8 +1,8 @@
 """Where the time of a step goes: every nanosecond of every rank's compute stream gets one name.
 
 While the compute stream works, time is compute. While it waits, the cause is what it waited for last: the host (launch
-bound), a transfer (exposed communication), or other ranks that came late to a collective (imbalance). The parts of a
-rank add up to the step exactly.
+bound), a transfer (exposed communication), other ranks that came late to a collective (imbalance), or another pipeline
+stage (bubble). The parts of a rank add up to the step exactly.
 """
 
 from __future__ import annotations
@@ -19,17 +19,23 @@ from simulator.engine.task import Task
 Vector = npt.NDArray[np.int64]
 
 EXPOSED = {
-    "all_to_all": "exposed_all_to_all_s",
-    "all_gather": "exposed_fsdp_s",
-    "reduce_scatter": "exposed_fsdp_s",
-    "all_reduce": "exposed_fsdp_s",
+    "ep": "exposed_all_to_all_s",
+    "dp_shard": "exposed_fsdp_s",
+    "efsdp": "exposed_fsdp_s",
+    "dp_replicate": "exposed_fsdp_s",
+    "tp": "exposed_tp_s",
+    "etp": "exposed_tp_s",
+    "cp": "exposed_cp_s",
+    "pp": "exposed_pp_s",
 }
+"""Part of the step that waiting for a collective's transfer counts towards, by communicator."""
 PARTS = (
     "compute_s",
     "exposed_all_to_all_s",
     "exposed_fsdp_s",
     "exposed_swap_s",
     "exposed_tp_s",
+    "exposed_cp_s",
     "exposed_pp_s",
     "pipeline_bubble_s",
     "launch_bound_s",
@@ -53,8 +59,11 @@ class Attribution:
         known[slot] += nanoseconds
 
 
-def attribute(program: Sequence[Task], recording: Recording, micro_batches: int) -> Attribution:
-    """Name the time of every behaviour."""
+def attribute(program: Sequence[Task], recording: Recording, micro_batches: int, step_ns: int) -> Attribution:
+    """Name the time of every behaviour of one part in a step that takes *step_ns* in all.
+
+    A part that ends before the others do has a bubble at its end.
+    """
     shape = micro_batches + 1, recording.end_ns.shape[1]
     result = Attribution({part: np.zeros(shape, np.int64) for part in PARTS})
     before = np.zeros(shape[1], np.int64)
@@ -68,6 +77,7 @@ def attribute(program: Sequence[Task], recording: Recording, micro_batches: int)
         result.add("compute_s", task.kind, task.grade, slot, busy)
         before = recording.end_ns[position]
     result.parts["imbalance_s"][micro_batches] += recording.step_ns - before
+    result.parts["pipeline_bubble_s"][micro_batches] += step_ns - recording.step_ns
     return result
 
 
@@ -87,5 +97,8 @@ def _name_gap(
     for dep in np.unique(cause[cause >= 0]).tolist():
         task, came, began = program[dep], recording.start_ns[dep], recording.begin_ns[dep]
         waited = np.clip(np.minimum(began, start) - np.maximum(came, before), 0, gap)
-        result.parts["imbalance_s"][slot] += np.where(cause == dep, waited, 0)
-        result.add(EXPOSED[task.kind], task.kind, task.grade, slot, np.where(cause == dep, gap - waited, 0))
+        assert task.collective is not None
+        communicator = task.collective.communicator
+        idle = "pipeline_bubble_s" if communicator == "pp" else "imbalance_s"
+        result.parts[idle][slot] += np.where(cause == dep, waited, 0)
+        result.add(EXPOSED[communicator], task.kind, task.grade, slot, np.where(cause == dep, gap - waited, 0))

@@ -42,8 +42,9 @@ def fit(scenario: Scenario, folder: Path, progress: Progress | None = None) -> d
 def memory_of(scenario: Scenario, folder: Path) -> MemoryForecast:
     """The ledger of two micro-batches, the second beside the gradients of the first: further ones take no more."""
     job = assemble_job(scenario, folder)
-    program = TrainingStep(job).program(min(2, micro_batches(scenario)))
-    return remember(program, job.cluster, job.folding.behaviours)
+    enough = max(2, job.mesh.pp)
+    programs = TrainingStep(job).programs(min(enough, micro_batches(scenario)))
+    return remember(programs, job.cluster, job.folding.behaviours)
 
 
 def _suggestions(scenario: Scenario, folder: Path, say: Progress) -> list[dict[str, Any]]:

@@ -12,15 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.forecast.assembly import assemble_job, micro_batches
-from simulator.forecast.attribution import Attribution, attribute
+from simulator.forecast.attribution import attribute
 from simulator.forecast.memory import MemoryForecast, curve, remember
 from simulator.forecast.scenario import Scenario
 from simulator.forecast.simulate import SimulatedStep, simulate
+from simulator.forecast.telling import telling_ranks, timeline
 from simulator.forecast.timeline import MemoryCurve, TellingRank, Timeline
 from simulator.forecast.uncertainty import interval, widest
 from simulator.hardware.library import price
 from simulator.program.flops import model_flops
-from simulator.program.training_step import Job, TrainingStep
+from simulator.program.job import Job
+from simulator.program.training_step import TrainingStep
 
 Progress = Callable[[str, float], None]
 MILLION = 1e6
@@ -56,29 +58,28 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
         progress=lambda share: say("simulating", share),
     )
     say("accounting", 0.0)
-    attribution = attribute(step.program.tasks, step.recording, step.simulated)
-    memory = remember(step.program, job.cluster, behaviours)
-    telling = _telling_ranks(job, step)
-    summary = _summary(scenario, job, step, attribution, memory)
+    memory = remember(step.programs, job.cluster, behaviours)
+    summary = _summary(scenario, job, step, memory)
     summary["engine"]["wall_s"] = perf_counter() - began
-    hottest = memory.hottest
-    label = TellingRank(int(job.folding.representative[hottest]), "highest peak")
-    curves = tuple(curve(step.recording, memory, tier, label, hottest) for tier in memory.ledgers)
-    return Forecast(summary, _timeline(step, telling), curves)
+    return Forecast(summary, timeline(step, telling_ranks(job, step)), _curves(job, step, memory))
 
 
 def silent(_stage: str, _share: float) -> None:
     """Progress that nobody listens to."""
 
 
-def _summary(
-    scenario: Scenario, job: Job, step: SimulatedStep, attribution: Attribution, memory: MemoryForecast
-) -> dict[str, Any]:
-    weight = job.folding.ranks / job.folding.ranks.sum()
+def _curves(job: Job, step: SimulatedStep, memory: MemoryForecast) -> tuple[MemoryCurve, ...]:
+    """Memory over time of the rank with the highest peak, by tier."""
+    number = step.programs[memory.stage].first_rank + int(job.folding.representative[memory.hottest])
+    rank, recording = TellingRank(number, "highest peak"), step.recordings[memory.stage]
+    return tuple(curve(recording, memory, tier, rank, memory.hottest) for tier in memory.ledgers)
+
+
+def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryForecast) -> dict[str, Any]:
+    parts, priced = _where_time_goes(job, step)
     step_s = step.step_ns / 1e9
-    priced = {key: _whole_step_s(slots, step, weight) for key, slots in attribution.priced.items()}
     tokens = scenario.training.global_batch_sequences * scenario.training.sequence_length
-    flops = model_flops(job) * step.micro_batches
+    flops = model_flops(job) / job.mesh.pp * step.micro_batches
     peak = job.cluster.accelerator.peak_flops_per_s("bf16")
     return {
         "scenario": scenario.name,
@@ -90,15 +91,15 @@ def _summary(
         "tokens_per_s_per_accelerator": tokens / step_s / job.mesh.ranks,
         "model_flops_utilization": flops / (step_s * peak),
         "memory": memory.summary(),
-        "time": {part: _whole_step_s(slots, step, weight) for part, slots in attribution.parts.items()},
+        "time": parts,
         "compute": _by_kind(priced, step),
         "cost": _cost(scenario, job, step_s, tokens),
         "traffic": _traffic(step),
         "routing": _routing(job),
         "engine": {
             "events": step.events,
-            "tasks": len(step.program.tasks),
-            "classes": job.folding.behaviours,
+            "tasks": sum(len(program.tasks) for program in step.programs),
+            "classes": job.folding.behaviours * job.mesh.pp,
             "ranks": job.mesh.ranks,
             "micro_batches": step.micro_batches,
             "micro_batches_simulated": step.simulated,
@@ -107,15 +108,32 @@ def _summary(
     }
 
 
+def _where_time_goes(job: Job, step: SimulatedStep) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
+    """Seconds by part of the step, and by kind and grade of what was priced: means over all ranks."""
+    weight = job.folding.ranks / job.mesh.ranks
+    parts: dict[str, float] = {}
+    priced: dict[tuple[str, str], float] = {}
+    for program, recording in zip(step.programs, step.recordings, strict=True):
+        found = attribute(program.tasks, recording, step.simulated, step.simulated_ns)
+        for part, slots in found.parts.items():
+            parts[part] = parts.get(part, 0.0) + _whole_step_s(slots, step, weight)
+        for key, slots in found.priced.items():
+            priced[key] = priced.get(key, 0.0) + _whole_step_s(slots, step, weight)
+    if step.more and job.mesh.pp > 1:
+        # The bubble is what is left: it does not grow with micro-batches, so no micro-batch stands for it.
+        parts["pipeline_bubble_s"] += step.step_ns / 1e9 - sum(parts.values())
+    return parts, priced
+
+
 def _whole_step_s(slots: npt.NDArray[np.int64], step: SimulatedStep, weight: npt.NDArray[np.float64]) -> float:
-    """Mean over ranks of the seconds in all slots, a typical micro-batch standing for those that were extrapolated."""
+    """Weighted seconds in all slots, a typical micro-batch standing for those that were extrapolated."""
     total = slots.sum(axis=0) + step.more * slots[step.typical]
     return float((total * weight).sum() / 1e9)
 
 
 def _by_kind(priced: dict[tuple[str, str], float], step: SimulatedStep) -> dict[str, float]:
     """Compute seconds by kind of kernel, largest first."""
-    kinds = {task.kind for task in step.program.tasks if task.stream == "compute"}
+    kinds = {task.kind for program in step.programs for task in program.tasks if task.stream == "compute"}
     seconds: dict[str, float] = {}
     for (kind, _), value in priced.items():
         if kind in kinds:
@@ -138,7 +156,7 @@ def _cost(scenario: Scenario, job: Job, step_s: float, tokens: int) -> dict[str,
 def _traffic(step: SimulatedStep) -> dict[str, float]:
     """Bytes that the busiest rank sends in one micro-batch, by kind of collective."""
     sent: dict[str, npt.NDArray[np.float64]] = {}
-    for task in step.program.tasks:
+    for task in (task for program in step.programs for task in program.tasks):
         if task.collective is not None and task.micro_batch == step.typical:
             sent[task.kind] = sent.get(task.kind, np.zeros(1)) + np.asarray(task.collective.wire_bytes)
     return {f"{kind}_bytes_per_micro_batch": float(values.max()) for kind, values in sorted(sent.items())}
@@ -161,36 +179,3 @@ def _provenance(priced: dict[tuple[str, str], float]) -> dict[str, float]:
         grade: sum(seconds for (_, g), seconds in priced.items() if g == grade) / total
         for grade in ("measured", "scaled", "datasheet", "assumed")
     }
-
-
-def _telling_ranks(job: Job, step: SimulatedStep) -> list[tuple[int, TellingRank]]:
-    """(behaviour, rank) of the median, the hottest and the coldest rank by compute time."""
-    busy = np.zeros(job.folding.behaviours, np.int64)
-    for position, task in enumerate(step.program.tasks):
-        if task.stream == "compute":
-            busy += step.recording.end_ns[position] - step.recording.start_ns[position]
-    order = np.argsort(busy, kind="stable")
-    chosen = {"median": order[len(order) // 2], "hottest": order[-1], "coldest": order[0]}
-    if busy.max() == busy.min():
-        chosen = {"every rank alike": order[0]}
-    return [(int(b), TellingRank(int(job.folding.representative[b]), label)) for label, b in chosen.items()]
-
-
-def _timeline(step: SimulatedStep, telling: list[tuple[int, TellingRank]]) -> Timeline:
-    tasks, columns = step.program.tasks, [behaviour for behaviour, _ in telling]
-    wire = np.zeros((len(tasks), len(columns)))
-    for position, task in enumerate(tasks):
-        if task.collective is not None:
-            wire[position] = np.broadcast_to(task.collective.wire_bytes, step.recording.end_ns.shape[1:])[columns]
-    return Timeline(
-        ranks=tuple(rank for _, rank in telling),
-        name=tuple(task.name for task in tasks),
-        stream=tuple(task.stream for task in tasks),
-        kind=tuple(task.kind for task in tasks),
-        phase=tuple(task.phase for task in tasks),
-        layer=np.array([task.layer for task in tasks]),
-        micro_batch=np.array([task.micro_batch for task in tasks]),
-        start_ns=step.recording.begin_ns[:, columns],
-        end_ns=step.recording.end_ns[:, columns],
-        wire_bytes=wire,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from simulator.engine.simulation import Recording
 from simulator.engine.task import Allocation
 from simulator.forecast.timeline import MemoryCurve, TellingRank
 from simulator.hardware.cluster import Cluster
-from simulator.program.training_step import Program
+from simulator.program.stage import StageProgram
 
 CONTEXT_BYTES = 0.82e9
 """Device memory that no allocator hands out: CUDA context and loaded kernels (own runs, H200, torch 2.11)."""
@@ -41,6 +41,8 @@ class MemoryForecast:
 
     ledgers: Mapping[str, TierLedger]
     capacity_bytes: Mapping[str, float]
+    stage: int = 0
+    """The pipeline stage it is about: the one with the highest peak."""
 
     @property
     def hottest(self) -> int:
@@ -69,7 +71,13 @@ class MemoryForecast:
         return block
 
 
-def remember(program: Program, cluster: Cluster, behaviours: int) -> MemoryForecast:
+def remember(programs: Sequence[StageProgram], cluster: Cluster, behaviours: int) -> MemoryForecast:
+    """Account for the programs of all stages; the one with the highest peak decides."""
+    forecasts = [_account(program, cluster, behaviours, stage) for stage, program in enumerate(programs)]
+    return max(forecasts, key=lambda found: float(found.ledgers["hbm"].peak_bytes.max()))
+
+
+def _account(program: StageProgram, cluster: Cluster, behaviours: int, stage: int) -> MemoryForecast:
     """Account for *program*. Raise :exc:`RuntimeError` when it does not give back all that it took."""
     communicators = {task.collective.communicator for task in program.tasks if task.collective is not None}
     outside = CONTEXT_BYTES + COMMUNICATOR_BYTES * len(communicators)
@@ -78,7 +86,7 @@ def remember(program: Program, cluster: Cluster, behaviours: int) -> MemoryForec
     for ledger in ledgers.values():
         if np.abs(ledger.left_bytes).max() > 1.0:
             raise RuntimeError(f"{ledger.left_bytes.max():.0f} bytes of {ledger.tier} are never released")
-    return MemoryForecast(ledgers, _capacities(cluster))
+    return MemoryForecast(ledgers, _capacities(cluster), stage)
 
 
 def curve(recording: Recording, memory: MemoryForecast, tier: str, rank: TellingRank, column: int) -> MemoryCurve:

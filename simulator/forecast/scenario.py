@@ -83,7 +83,11 @@ class Training(Section):
     global_batch_sequences: Degree = Field(description="Sequences of one optimizer step over the whole job.")
     lora: Lora | None = Field(None, description="Present: base weights are frozen. Absent: full fine-tuning.")
     optimizer: Optimizer = Optimizer()
+    zero: Literal[1, 3] = Field(
+        3, description="3: parameters, gradients and optimizer sharded (FSDP2). 1: the optimizer alone (Megatron-LM)."
+    )
     fsdp: Fsdp = Fsdp()
+    pipeline_schedule: Literal["1f1b", "gpipe"] = Field("1f1b", description="Order of passes in a pipeline.")
     recompute: Literal["none", "full"] = Field(
         "none", description="full: keep each layer's input only and run it again."
     )

@@ -8,24 +8,27 @@ its end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from simulator.engine.simulation import Part, Recording, Simulation
-from simulator.program.training_step import Program, TrainingStep
+from simulator.program.stage import StageProgram
+from simulator.program.training_step import TrainingStep
 
 FIRST_TRY = 4
 """Micro-batches simulated before steady state is looked for: a first, two alike, a last."""
 ALIKE = 1e-5
 """Relative difference below which two micro-batches count as equally long."""
+MORE_IN_A_PIPELINE = 2
+"""Micro-batches by which a second run of a filled pipeline is longer: what they add is what every further one adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStep:
     """A step, of which the first *simulated* micro-batches were run."""
 
-    program: Program
-    recording: Recording
+    programs: tuple[StageProgram, ...]
+    recordings: tuple[Recording, ...]
     simulated: int
     micro_batches: int
     events: int
@@ -34,9 +37,14 @@ class SimulatedStep:
     """Time of each micro-batch beyond the simulated ones."""
 
     @property
+    def simulated_ns(self) -> int:
+        """When the last task of what was simulated ended."""
+        return max(recording.step_ns for recording in self.recordings)
+
+    @property
     def step_ns(self) -> int:
         """The whole step."""
-        return self.recording.step_ns + self.more * self.period_ns
+        return self.simulated_ns + self.more * self.period_ns
 
     @property
     def more(self) -> int:
@@ -58,27 +66,43 @@ def simulate(
     progress: Callable[[float], None] | None = None,
 ) -> SimulatedStep:
     """Run the step of *lowering* with *micro_batches*, or until it is steady."""
+
+    def run(count: int, period_ns: int = 0) -> SimulatedStep:
+        programs = lowering.programs(count)
+        parts = (Part(program.tasks, behaviours) for program in programs)
+        simulation = Simulation(*parts, apart=apart, progress=progress)
+        recordings = simulation.run()
+        return SimulatedStep(programs, recordings, count, micro_batches, simulation.events, period_ns)
+
+    if lowering.stages > 1:
+        return _pipeline(run, lowering.stages, micro_batches)
     count = min(micro_batches, FIRST_TRY)
     while True:
-        program = lowering.program(count)
-        simulation = Simulation(Part(program.tasks, behaviours), apart=apart, progress=progress)
-        (recording,) = simulation.run()
-        periods = _periods(program, recording)
+        step = run(count)
         if count == micro_batches:
-            return SimulatedStep(program, recording, count, micro_batches, simulation.events, 0)
-        before, typical = periods[-3:-1]
+            return step
+        before, typical = _periods(step.programs[0], step.recordings[0])[-3:-1]
         if abs(typical - before) <= ALIKE * typical:
-            return SimulatedStep(program, recording, count, micro_batches, simulation.events, typical)
+            return replace(step, period_ns=typical)
         count = min(micro_batches, 2 * count)
 
 
-def _periods(program: Program, recording: Recording) -> list[int]:
+def _pipeline(run: Callable[[int], SimulatedStep], stages: int, micro_batches: int) -> SimulatedStep:
+    """A pipeline that is filled grows by equal amounts: two runs tell them."""
+    filled = max(FIRST_TRY, 2 * stages)
+    if micro_batches <= filled + MORE_IN_A_PIPELINE:
+        return run(micro_batches)
+    shorter, longer = run(filled), run(filled + MORE_IN_A_PIPELINE)
+    return replace(longer, period_ns=(longer.simulated_ns - shorter.simulated_ns) // MORE_IN_A_PIPELINE)
+
+
+def _periods(program: StageProgram, recording: Recording) -> list[int]:
     """Time from the end of each micro-batch's last compute task to the next one's."""
     ends = [int(recording.end_ns[_last_compute(program, end)].max()) for end in program.micro_batch_ends]
     return [later - earlier for earlier, later in pairwise(ends)]
 
 
-def _last_compute(program: Program, position: int) -> int:
+def _last_compute(program: StageProgram, position: int) -> int:
     while program.tasks[position].stream != "compute":
         position -= 1
     return position

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+ABSENT_NS = -1
+"""Start and end of a task in the column of a rank that does not run it (it belongs to another pipeline stage)."""
+
 
 @dataclass(frozen=True, slots=True)
 class TellingRank:

@@ -9,9 +9,6 @@ unsharded gradients are still alive, and the next one waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from simulator.engine.task import Allocation
 from simulator.hardware.node import Operation
 from simulator.model.operator import Kernel
@@ -19,21 +16,12 @@ from simulator.parallel.sharding import ShardGroup
 from simulator.program.costs import Costs, Priced
 from simulator.program.emitter import Emitter, allocation
 from simulator.program.network import Network, Transfer
+from simulator.program.unit import Unit
 
 GATHER = "fsdp_gather"
 REDUCE = "fsdp_reduce"
 COMPUTE_BYTES = 2
 """Bytes of a gathered element: parameters are computed with in bf16."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What is gathered and freed together: a layer's groups, or the root's."""
-
-    name: str
-    groups: tuple[ShardGroup, ...]
-    trained: Mapping[str, tuple[str, int]]
-    """Group and trained elements of each weight, by its name within the layer."""
 
 
 class Fsdp:
@@ -75,7 +63,7 @@ class Fsdp:
     def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
         """Wait for the all-gathers of *unit* and copy out. *keep_buffers* until the next unit does so (forward)."""
         groups = self._copied(unit)
-        if not groups:
+        if not groups or self._emitter.holds(f"unsharded.{groups[0].name}"):
             return
         self.gather(unit)
         for position in self._gathers[unit.name]:
@@ -93,11 +81,13 @@ class Fsdp:
 
     def reshard(self, unit: Unit) -> None:
         """Free the unsharded parameters of *unit* after the task written last."""
-        self._emitter.release(*(f"unsharded.{group.name}" for group in self._copied(unit)))
+        keys = (f"unsharded.{group.name}" for group in self._copied(unit))
+        self._emitter.release(*(key for key in keys if self._emitter.holds(key)))
         self._gathers.pop(unit.name, None)
 
-    def drop_buffers(self) -> None:
-        """Free the all-gather buffers that the last unit of the forward pass kept where no later one was gathered."""
+    def finish_backward(self) -> None:
+        """Wait for the last reduction, and free the gather buffers that no later unit has freed."""
+        self._finish_reductions()
         self._emitter.release(*self._spent)
         self._spent = []
 
@@ -120,7 +110,7 @@ class Fsdp:
             elif group.trained_elements:
                 self._reduce_in_place(group)
 
-    def finish_reductions(self) -> None:
+    def _finish_reductions(self) -> None:
         """Make the compute stream wait for the reductions under way, and free their inputs.
 
         The host frees them when it issues the wait: before the next input is taken, and at the end of a backward pass.
@@ -136,7 +126,7 @@ class Fsdp:
         emitter = self._emitter
         padded = group.trained_shard * group.ranks
         size = float(padded * self._reduce_bytes)
-        self.finish_reductions()
+        self._finish_reductions()
         key = f"reduce.{group.name}"
         traffic = float(group.trained_elements * COMPUTE_BYTES) + size
         copy_in = emitter.compute(
@@ -181,8 +171,11 @@ class Fsdp:
         self._kept.append(gradient.key)
         return [gradient] if self._stored_bytes == self._reduce_bytes else [gradient, reduced]
 
-    def drop_gradients(self) -> None:
-        """Free the sharded gradients after the task written last (zero_grad)."""
+    def before_update(self) -> None:
+        """Nothing: every backward pass has reduced its gradients."""
+
+    def after_update(self) -> None:
+        """Free the sharded gradients (zero_grad)."""
         self._emitter.release(*self._kept)
         self._kept = []
 

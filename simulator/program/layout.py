@@ -1,4 +1,4 @@
-"""The layout of a job's weights: which are trained, how FSDP2 groups them, and what every rank keeps for good."""
+"""The layout of a stage's weights: how data parallelism groups them, and what every rank keeps for good."""
 
 from __future__ import annotations
 
@@ -6,104 +6,104 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.engine.task import Allocation
-from simulator.model.architecture import Architecture, Layer
+from simulator.model.architecture import Layer
 from simulator.model.parameter import Parameter
 from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters, vision_parameters
-from simulator.parallel.mesh import Mesh
-from simulator.parallel.sharding import Adapter, ShardGroup, TrainedState, local_elements, shard_group
-from simulator.program.fsdp import Unit
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What is trained: everything, or adapters of *lora_rank* on the linear weights of some roles."""
-
-    lora_rank: int | None = None
-    lora_roles: frozenset[str] = frozenset()
-
-    def adapters(self, parameters: Iterable[Parameter]) -> dict[str, Adapter]:
-        """The adapters among *parameters*, by the weight's name."""
-        if self.lora_rank is None:
-            return {}
-        return {p.name: Adapter(p, self.lora_rank) for p in parameters if self._carries(p)}
-
-    def split(self, parameters: Iterable[Parameter]) -> tuple[list[Parameter], list[Parameter]]:
-        """(frozen, trained) tensors that *parameters* and their adapters come to."""
-        base = list(parameters)
-        if self.lora_rank is None:
-            return [], base
-        return base, [factor for adapter in self.adapters(base).values() for factor in adapter.factors]
-
-    def trained_elements(self, parameter: Parameter, ep: int) -> int:
-        """Elements that are trained for one weight on an ep rank: its own, its adapter's, or none."""
-        return sum(local_elements(tensor, ep) for tensor in self.split([parameter])[1])
-
-    def _carries(self, parameter: Parameter) -> bool:
-        matrix = parameter.linear or (parameter.role == "routed_expert" and len(parameter.shape) == 3)
-        return matrix and parameter.role in self.lora_roles
+from simulator.parallel.sharding import ShardGroup, shard_group
+from simulator.program.fsdp import COMPUTE_BYTES
+from simulator.program.job import Job
+from simulator.program.unit import Unit
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The FSDP2 units of a job."""
+    """The units of a stage."""
 
     layers: tuple[Unit, ...]
     root: Unit
-    """Embedding, final norm and head: gathered once a micro-batch and kept until its end."""
+    """Embedding, final norm and head, as far as the stage has them: kept gathered over a micro-batch."""
     idle: tuple[ShardGroup, ...]
     """Groups that a text batch never gathers: the vision tower."""
-    frozen_bytes: int
-    """Bytes of a frozen element as stored."""
-    state: TrainedState
+    resident_bytes: dict[str, float]
+    """What one rank holds from step to step, by kind."""
+    owned_elements: float
+    """Trained elements that one rank updates."""
 
     @property
     def groups(self) -> tuple[ShardGroup, ...]:
         """All groups."""
         return (*(g for unit in (*self.layers, self.root) for g in unit.groups), *self.idle)
 
-    @property
-    def trained_shard(self) -> int:
-        """Trained elements that one rank owns."""
-        return sum(group.trained_shard for group in self.groups)
-
     def resident(self) -> list[Allocation]:
-        """What one rank holds between steps."""
-        total: dict[str, float] = {}
-        for group in self.groups:
-            for kind, size in group.resident_bytes(self.frozen_bytes, self.state).items():
-                total[kind] = total.get(kind, 0.0) + size
-        return [Allocation(f"resident.{kind}", kind, size) for kind, size in total.items() if size]
+        """Allocations that are there before and after the step."""
+        return [Allocation(f"resident.{kind}", kind, size) for kind, size in self.resident_bytes.items() if size]
 
 
-def lay_out(architecture: Architecture, mesh: Mesh, trained: Trained, state: TrainedState, frozen_bytes: int) -> Layout:
-    """Group the weights of *architecture* as `fully_shard` on each layer, its experts and the root does."""
+def lay_out(job: Job, stage: int) -> Layout:
+    """Group the weights of *stage* as `fully_shard` on each layer, its experts and the root does."""
+    ends = _end_parameters(job, stage)
+    layers = tuple(_layer_unit(job, layer) for layer in job.layers_of(stage))
+    root = Unit("root", (_group(job, "root", ends),) if ends else (), _made_by(job, "root", ends))
+    vision = vision_parameters(job.architecture) if stage == 0 else ()
+    idle = (_group(job, "vision", vision),) if vision else ()
+    groups = (*(group for unit in (*layers, root) for group in unit.groups), *idle)
+    return Layout(layers, root, idle, _resident(job, groups), _owned(job, groups))
 
-    def group(name: str, parameters: Iterable[Parameter]) -> ShardGroup:
-        frozen, learnt = trained.split(parameters)
-        return shard_group(name, "dp_shard", mesh.dp_shard, frozen, learnt)
 
-    def layer_unit(layer: Layer) -> Unit:
-        weights = layer_parameters(architecture, layer)
-        name = f"layer {layer.index}"
-        groups = [group(name, [p for p in weights if p.role != "routed_expert"])]
-        experts = [p for p in weights if p.role == "routed_expert"]
-        if experts:
-            frozen, learnt = trained.split(experts)
-            groups.append(shard_group(f"{name} experts", "efsdp", mesh.efsdp, frozen, learnt, ep=mesh.ep))
-        return Unit(name, tuple(groups), made_by(weights, name))
+def _layer_unit(job: Job, layer: Layer) -> Unit:
+    weights = layer_parameters(job.architecture, layer)
+    name = f"layer {layer.index}"
+    groups = [_group(job, name, [p for p in weights if p.role != "routed_expert"])]
+    experts = [p for p in weights if p.role == "routed_expert"]
+    if experts:
+        frozen, learnt = job.trained.split(experts)
+        groups.append(shard_group(f"{name} experts", "efsdp", job.mesh.efsdp, frozen, learnt, ep=job.mesh.ep))
+    return Unit(name, tuple(groups), _made_by(job, name, weights))
 
-    def made_by(weights: Iterable[Parameter], name: str) -> dict[str, tuple[str, int]]:
-        return {
-            p.name: (f"{name} experts" if p.role == "routed_expert" else name, trained.trained_elements(p, mesh.ep))
-            for p in weights
-        }
 
-    root = [*embedding_parameters(architecture), *head_parameters(architecture)]
-    vision = vision_parameters(architecture)
-    return Layout(
-        layers=tuple(layer_unit(layer) for layer in architecture.layers),
-        root=Unit("root", (group("root", root),), made_by(root, "root")),
-        idle=(group("vision", vision),) if vision else (),
-        frozen_bytes=frozen_bytes,
-        state=state,
-    )
+def _group(job: Job, name: str, parameters: Iterable[Parameter]) -> ShardGroup:
+    frozen, learnt = job.trained.split(parameters)
+    return shard_group(name, "dp_shard", job.mesh.fsdp, frozen, learnt)
+
+
+def _made_by(job: Job, name: str, weights: Iterable[Parameter]) -> dict[str, tuple[str, int]]:
+    """For each weight, the group that its gradient belongs to and how many elements that has."""
+    return {
+        p.name: (f"{name} experts" if p.role == "routed_expert" else name, job.trained.elements(p, job.mesh.ep))
+        for p in weights
+    }
+
+
+def _end_parameters(job: Job, stage: int) -> list[Parameter]:
+    """Weights of the ends of the model that *stage* has; tied embeddings are on both ends of a pipeline."""
+    model, last = job.architecture, stage == job.mesh.pp - 1
+    embedding = list(embedding_parameters(model)) if stage == 0 or (last and model.tied_embeddings) else []
+    return [*embedding, *(head_parameters(model) if last else ())]
+
+
+def _resident(job: Job, groups: tuple[ShardGroup, ...]) -> dict[str, float]:
+    if job.zero == 1:
+        return _resident_whole(job, groups)
+    total: dict[str, float] = {}
+    for group in groups:
+        for kind, size in group.resident_bytes(job.frozen_bytes, job.state).items():
+            total[kind] = total.get(kind, 0.0) + size
+    return total
+
+
+def _resident_whole(job: Job, groups: tuple[ShardGroup, ...]) -> dict[str, float]:
+    """ZeRO-1: bf16 parameters and the gradient buffer are whole; master weights and moments are owned in shares."""
+    trained = sum(group.trained_elements for group in groups)
+    frozen = sum(group.frozen_elements for group in groups)
+    owned_bytes = job.state.parameter + job.state.optimizer
+    return {
+        "parameters": float(frozen * job.frozen_bytes + trained * COMPUTE_BYTES),
+        "gradients": float(trained * job.reduce_bytes),
+        "optimizer": _owned(job, groups) * owned_bytes,
+    }
+
+
+def _owned(job: Job, groups: tuple[ShardGroup, ...]) -> float:
+    if job.zero == 1:
+        return sum(group.trained_elements / group.ranks for group in groups)
+    return float(sum(group.trained_shard for group in groups))

@@ -17,6 +17,7 @@ from simulator.engine.task import Collective
 from simulator.hardware.cluster import Cluster, Level
 from simulator.hardware.node import Collective as ScaleUpCollective
 from simulator.hardware.node import Operation
+from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement
 
 Amounts = npt.NDArray[np.float64]
@@ -37,9 +38,10 @@ class Transfer:
 class Network:
     """Collectives of one job on one cluster."""
 
-    def __init__(self, cluster: Cluster, placement: Placement) -> None:
+    def __init__(self, cluster: Cluster, placement: Placement, mesh: Mesh) -> None:
         self._cluster = cluster
         self._placement = placement
+        self._mesh = mesh
 
     def ring(self, operation: Operation, axis: str, gathered_bytes: float) -> Transfer | None:
         """An all-gather or reduce-scatter of *gathered_bytes* in all, or an all-reduce of as many, along *axis*.
@@ -75,6 +77,31 @@ class Network:
         place = self._placement.folding.representative % len(sent_bytes)
         away = sent_bytes.sum(axis=1) - np.diagonal(sent_bytes)
         return self._priced("all_to_all", "ep", np.maximum(out, into), latency_s, away[place])
+
+    def hand_over(self, size: float, meeting: str, boundary: int) -> Transfer:
+        """A message of *size* bytes from every rank of stage *boundary* to its like in the next stage."""
+        ranks = boundary * self._mesh.stage_ranks + self._placement.folding.representative
+        levels, busy_s = self._cluster.levels, np.zeros((len(self._cluster.levels), len(ranks)))
+        latency_s = np.zeros(len(ranks))
+        missing = np.ones(len(ranks), bool)
+        for d, level in enumerate(levels):
+            here = missing & (ranks // level.size == (ranks + self._mesh.stage_ranks) // level.size)
+            rate = min(level.bandwidth_bytes_per_s, level.peer_bandwidth_bytes_per_s) * level.share
+            busy_s[d, here] = size / rate
+            latency_s[here] = level.latency_s
+            missing &= ~here
+        return Transfer(
+            duration_ns=np.ceil((busy_s.max(axis=0) + latency_s) * 1e9).astype(np.int64),
+            collective=Collective(
+                communicator="pp",
+                groups=np.arange(len(ranks)),
+                link_busy_ns={lv.name: float(busy_s[d].max() * 1e9) for d, lv in enumerate(levels) if busy_s[d].any()},
+                wire_bytes=size,
+                meeting=meeting,
+                parts=(boundary, boundary + 1),
+            ),
+            grade=self._grade("all_to_all", busy_s),
+        )
 
     def _priced(
         self, operation: Operation, axis: str, loads: Amounts, latency_s: Amounts, sent_bytes: Amounts

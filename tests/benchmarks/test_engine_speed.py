@@ -10,7 +10,7 @@ from simulator.engine.links import fair_shares
 from simulator.engine.simulation import Part, Simulation
 from simulator.parallel.folding import fold
 from simulator.parallel.mesh import Mesh
-from simulator.program.training_step import Program
+from simulator.program.stage import StageProgram
 
 EVENTS = 100_000
 
@@ -33,7 +33,7 @@ def test_bare_simpy_timeouts(benchmark: BenchmarkFixture) -> None:
 
 
 @pytest.mark.benchmark(group="events")
-def test_simulation_of_one_micro_batch(benchmark: BenchmarkFixture, main_job: Program) -> None:
+def test_simulation_of_one_micro_batch(benchmark: BenchmarkFixture, main_job: StageProgram) -> None:
     def run() -> int:
         simulation = Simulation(Part(main_job.tasks, 64))
         simulation.run()
@@ -45,7 +45,7 @@ def test_simulation_of_one_micro_batch(benchmark: BenchmarkFixture, main_job: Pr
 
 
 @pytest.mark.benchmark(group="ledger")
-def test_ledger_of_one_micro_batch(benchmark: BenchmarkFixture, main_job: Program) -> None:
+def test_ledger_of_one_micro_batch(benchmark: BenchmarkFixture, main_job: StageProgram) -> None:
     ledgers = benchmark(account, main_job.tasks, main_job.resident, 64)
     assert ledgers["hbm"].left_bytes.max() == 0
 

@@ -1,0 +1,80 @@
+"""The telling ranks: few enough to look at, chosen so that they show what the job does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.forecast.simulate import SimulatedStep
+from simulator.forecast.timeline import ABSENT_NS, TellingRank, Timeline
+from simulator.program.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """A telling rank and where to find it."""
+
+    stage: int
+    behaviour: int
+    rank: TellingRank
+
+
+def telling_ranks(job: Job, step: SimulatedStep) -> list[Telling]:
+    """The median, the hottest and the coldest rank by compute time; one rank where all are alike."""
+    busy = np.stack([_busy_ns(step, stage) for stage in range(len(step.programs))])
+    order = np.argsort(busy, axis=None, kind="stable")
+    chosen = {"median": order[len(order) // 2], "hottest": order[-1], "coldest": order[0]}
+    if busy.max() == busy.min():
+        chosen = {"every rank alike": order[0]}
+    found = []
+    for label, flat in chosen.items():
+        stage, behaviour = divmod(int(flat), busy.shape[1])
+        number = step.programs[stage].first_rank + int(job.folding.representative[behaviour])
+        found.append(Telling(stage, behaviour, TellingRank(number, label)))
+    return found
+
+
+def timeline(step: SimulatedStep, telling: list[Telling]) -> Timeline:
+    """What the telling ranks did; tasks of a stage that a rank is not in have no time in its column."""
+    stages = sorted({one.stage for one in telling})
+    tasks = [task for stage in stages for task in step.programs[stage].tasks]
+    return Timeline(
+        ranks=tuple(one.rank for one in telling),
+        name=tuple(task.name for task in tasks),
+        stream=tuple(task.stream for task in tasks),
+        kind=tuple(task.kind for task in tasks),
+        phase=tuple(task.phase for task in tasks),
+        layer=np.array([task.layer for task in tasks]),
+        micro_batch=np.array([task.micro_batch for task in tasks]),
+        start_ns=_columns(step, telling, stages, "begin_ns"),
+        end_ns=_columns(step, telling, stages, "end_ns"),
+        wire_bytes=np.concatenate([_wire_bytes(step, telling, stage) for stage in stages]),
+    )
+
+
+def _busy_ns(step: SimulatedStep, stage: int) -> np.ndarray:
+    recording = step.recordings[stage]
+    compute = [i for i, task in enumerate(step.programs[stage].tasks) if task.stream == "compute"]
+    return np.asarray((recording.end_ns[compute] - recording.start_ns[compute]).sum(axis=0))
+
+
+def _columns(step: SimulatedStep, telling: list[Telling], stages: list[int], name: str) -> np.ndarray:
+    blocks = []
+    for stage in stages:
+        times = getattr(step.recordings[stage], name)
+        columns = [times[:, one.behaviour] if one.stage == stage else np.full(len(times), ABSENT_NS) for one in telling]
+        blocks.append(np.stack(columns, axis=1))
+    return np.concatenate(blocks)
+
+
+def _wire_bytes(step: SimulatedStep, telling: list[Telling], stage: int) -> np.ndarray:
+    tasks, behaviours = step.programs[stage].tasks, step.recordings[stage].end_ns.shape[1]
+    wire = np.zeros((len(tasks), len(telling)))
+    mine = [one.stage == stage for one in telling]
+    columns = [one.behaviour for one in telling]
+    for position, task in enumerate(tasks):
+        if task.collective is not None:
+            sent = np.broadcast_to(task.collective.wire_bytes, (behaviours,))[columns]
+            wire[position] = np.where(mine, sent, 0.0)
+    return wire

@@ -1,0 +1,51 @@
+"""A job: one training step in terms of the floors below, before it is lowered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.hardware.cluster import Cluster
+from simulator.model.architecture import Architecture, Layer
+from simulator.model.operator import Workload
+from simulator.parallel.folding import Folding
+from simulator.parallel.mesh import Mesh
+from simulator.parallel.sharding import TrainedState
+from simulator.program.trained import Trained
+from simulator.routing.table import RoutingTable
+
+Loss = Literal["plain", "chunked", "cut"]
+Zero = Literal[1, 3]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training step."""
+
+    architecture: Architecture
+    cluster: Cluster
+    mesh: Mesh
+    folding: Folding
+    """Behaviours of a stage's ranks; the same for every stage."""
+    workload: Workload
+    trained: Trained
+    state: TrainedState
+    zero: Zero
+    """3: FSDP2 shards parameters, gradients and optimizer; 1: the optimizer alone is sharded."""
+    schedule: str
+    frozen_bytes: int
+    reduce_bytes: int
+    reshard_after_forward: bool
+    prefetch: int
+    recompute: bool
+    loss: Loss
+    optimizer_bytes: int
+    """Bytes that the optimizer reads and writes for each element it owns."""
+    routing: RoutingTable | None
+
+    def layers_of(self, stage: int) -> tuple[Layer, ...]:
+        """The layers of a pipeline stage: as even as can be, the first stages one more where it does not divide."""
+        layers, stages = self.architecture.layers, self.mesh.pp
+        each, more = divmod(len(layers), stages)
+        first = stage * each + min(stage, more)
+        return layers[first : first + each + (stage < more)]

@@ -1,0 +1,165 @@
+"""One pipeline stage: forward and backward passes of its layers, between what it receives and what it sends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from simulator.engine.task import Allocation, Task
+from simulator.program.costs import Priced
+from simulator.program.emitter import Emitter, allocation
+from simulator.program.expert_load import LayerLoad
+from simulator.program.fsdp import Fsdp
+from simulator.program.job import Job
+from simulator.program.layer_code import LayerCode
+from simulator.program.layout import Layout
+from simulator.program.network import Network
+from simulator.program.zero1 import Zero1
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgram:
+    """The program of one pipeline stage's ranks, with what is resident around it."""
+
+    tasks: list[Task]
+    resident: list[Allocation]
+    micro_batch_ends: tuple[int, ...]
+    """Position of the last task of each micro-batch's backward pass."""
+    first_rank: int
+    """Global number of the stage's first rank."""
+    layout: Layout
+    loads: dict[int, LayerLoad]
+    """Expert load of its MoE layers, by layer index."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCode:
+    """The code of a stage: its layers, and the ends of the model where it has them."""
+
+    number: int
+    layers: Sequence[LayerCode]
+    embedding: LayerCode | None
+    loss: LayerCode | None
+
+
+class StageWriter:
+    """Writes the passes of a stage."""
+
+    def __init__(
+        self, job: Job, layout: Layout, code: StageCode, emitter: Emitter, sharding: Fsdp | Zero1, network: Network
+    ) -> None:
+        self._job = job
+        self._code = code
+        self._emitter = emitter
+        self._sharding = sharding
+        self._network = network
+        self._units = layout.layers
+        self._root = layout.root
+        self._first_layer = job.layers_of(code.number)[0].index
+        self._input_bytes = float(job.workload.tokens * job.architecture.hidden * job.workload.activation_bytes)
+
+    def forward(self, micro_batch: int) -> None:
+        """All layers forward, gathering ahead."""
+        emitter, sharding, code = self._emitter, self._sharding, self._code
+        emitter.micro_batch = micro_batch
+        with emitter.at(phase="forward"):
+            self._pass_on("forward", micro_batch, code.number - 1)
+            sharding.unshard(self._root, keep_buffers=True)
+            self._gather_ahead(-1, +1)
+            if code.embedding is not None:
+                code.embedding.forward(f"{micro_batch} embedding", keep=False)
+        for number, (unit, layer) in enumerate(zip(self._units, code.layers, strict=True)):
+            with emitter.at(phase="forward", layer=self._first_layer + number):
+                sharding.unshard(unit, keep_buffers=True)
+                self._gather_ahead(number, +1)
+                tag = f"{micro_batch} {unit.name}"
+                layer.forward(tag, keep=not self._job.recompute, first=self._kept_inputs(number, tag))
+                if self._job.reshard_after_forward:
+                    sharding.reshard(unit)
+        with emitter.at(phase="forward"):
+            if code.loss is not None:
+                code.loss.forward(f"{micro_batch} loss", keep=True)
+            self._pass_on("forward", micro_batch, code.number)
+
+    def backward(self, micro_batch: int) -> None:
+        """All layers backward, recomputed where asked for."""
+        emitter, sharding, code = self._emitter, self._sharding, self._code
+        emitter.micro_batch = micro_batch
+        with emitter.at(phase="backward"):
+            self._pass_on("backward", micro_batch, code.number)
+            sharding.unshard(self._root, keep_buffers=False)
+            self._gather_ahead(len(code.layers), -1)
+            if code.loss is not None:
+                code.loss.backward(f"{micro_batch} loss", partial(sharding.gradients, self._root))
+        for number in reversed(range(len(code.layers))):
+            self._layer_backward(number, micro_batch)
+        with emitter.at(phase="backward"):
+            if code.embedding is not None:
+                code.embedding.backward(f"{micro_batch} embedding", partial(sharding.gradients, self._root))
+            self._pass_on("backward", micro_batch, code.number - 1)
+            sharding.reshard(self._root)
+            sharding.reduce(self._root)
+            sharding.finish_backward()
+
+    def update(self, priced: Priced) -> None:
+        """Update the parameters once every gradient is reduced."""
+        self._emitter.micro_batch = -1
+        with self._emitter.at(phase="optimizer"):
+            self._sharding.before_update()
+            self._emitter.compute("optimizer", "optimizer", priced)
+            self._sharding.after_update()
+
+    def _layer_backward(self, number: int, micro_batch: int) -> None:
+        emitter, sharding, unit, code = self._emitter, self._sharding, self._units[number], self._code.layers[number]
+        tag, layer = f"{micro_batch} {unit.name}", self._first_layer + number
+        with emitter.at(phase="backward", layer=layer):
+            if self._job.reshard_after_forward:
+                sharding.unshard(unit, keep_buffers=False)
+                self._gather_ahead(number, -1)
+        if self._job.recompute:
+            with emitter.at(phase="recompute", layer=layer):
+                code.forward(tag, keep=True)
+        with emitter.at(phase="backward", layer=layer):
+            code.backward(tag, partial(sharding.gradients, unit))
+            emitter.release(*(item.key for item in self._kept_inputs(number, tag)))
+            sharding.reshard(unit)
+            sharding.reduce(unit)
+
+    def _gather_ahead(self, number: int, direction: int) -> None:
+        """Issue the gathers of the next layers in *direction*."""
+        for ahead in range(1, self._job.prefetch + 1):
+            position = number + direction * ahead
+            if 0 <= position < len(self._units) and (direction > 0 or self._job.reshard_after_forward):
+                self._sharding.gather(self._units[position])
+
+    def _pass_on(self, direction: str, micro_batch: int, boundary: int) -> None:
+        """Move activations (forward) or their gradients (backward) over the *boundary* behind the stage of that number.
+
+        The receiving stage's compute stream waits for them; sends go on beside compute.
+        """
+        if not 0 <= boundary < self._job.mesh.pp - 1:
+            return
+        receives = (boundary < self._code.number) == (direction == "forward")
+        transfer = self._network.hand_over(self._input_bytes, f"{direction} {micro_batch} {boundary}", boundary)
+        way = "receive" if receives else "send"
+        stream = f"pp_{way}_{direction}"
+        deps = () if receives else (self._emitter.last,)
+        position = self._emitter.transfer(f"{way} {direction}", stream, "pipeline", transfer, deps=deps)
+        if receives:
+            self._emitter.await_(position)
+
+    def _kept_inputs(self, number: int, tag: str) -> list[Allocation]:
+        """What the forward pass of a layer leaves for the backward pass beside its operators' own saved tensors."""
+        kept, layer = [], self._job.architecture.layers[self._first_layer + number]
+        if self._job.recompute:
+            size = layer.hyper_connections * self._input_bytes
+            kept.append(allocation(f"{tag}.input", "saved activations", size))
+        if self._starts_block(layer.index):
+            kept.append(allocation(f"{tag}.block", "saved activations", self._input_bytes))
+        return kept
+
+    def _starts_block(self, index: int) -> bool:
+        """Whether a new block of residuals, which all later layers read, begins with this layer (AttnRes)."""
+        block = self._job.architecture.attn_res_block
+        return bool(block) and index % block == 0
