@@ -25,8 +25,6 @@ POWER_LIMITED_FLOPS = 5e11
 SORT_LAUNCHES = 6
 
 CHAINS = {  # name of a point: kinds, shares of its bytes and formats of the kernels that it timed
-    "masked_fill, copied first": [("copy", 1, "bf16"), ("masked_fill", 1, "bf16")],
-    "cat of half heads, one negated first": [("broadcast", 1 / 3, "bf16"), ("cat", 2 / 3, "bf16")],
     "cross_entropy fp32 backward, filled first": [("loss", 1, "fp32"), ("fill", 1 / 3, "fp32")],
 }
 

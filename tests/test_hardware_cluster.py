@@ -81,11 +81,11 @@ def test_part_of_a_node_is_a_cluster():
 
 def test_small_messages_wait_for_every_step_of_the_ring():
     gather = build_cluster("hgx-h200", "single-node", 8, HERE).node.scale_up.collectives["all_gather"]
-    assert gather.latency_s([1, 2, 8], 1) == pytest.approx([0, 5.34e-6, 12.18e-6])
+    assert gather.latency_s([1, 2, 8], 1) == pytest.approx([0, 5.34e-6, 12.18e-6], rel=1e-5)
     assert gather.latency_s(8, 0) == 0
 
 
-def test_half_of_the_further_wait_of_large_messages_is_met_at_4_mib():
+def test_half_of_the_further_wait_of_8_ranks_is_met_at_4_mib():
     gather = build_cluster("hgx-h200", "single-node", 8, HERE).node.scale_up.collectives["all_gather"]
     further_s = gather.latency_s(8, [0.001, 4 * 2**20, 1e15]) - 12.18e-6
     assert further_s == pytest.approx([0, gather.bulk.value / 2, gather.bulk.value], abs=1e-9)

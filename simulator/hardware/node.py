@@ -18,16 +18,18 @@ from simulator.units import Bytes, BytesPerSecond, Seconds, human_rate
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
 
-BULK_HALF_BYTES = 4 * 2**20
-"""NCCL on A100, H100, H200 and B200 waits as a small message does up to 1 MiB, and its full further wait from 16 MiB on
-(ai-dynamo/aiconfigurator@095f58a5, comm/nccl tables)."""
+BULK_HALF_BYTES_PER_RANK = 2**19
+"""Among 8 ranks NCCL on A100, H100, H200 and B200 waits as a small message does up to 1 MiB, and its full further wait
+from 16 MiB on (ai-dynamo/aiconfigurator@095f58a5, comm/nccl tables); between 2 H200 it does so at a quarter of these
+sizes (own measurement, hardware_profiles/measured/h200-sxm/collectives.parquet)."""
 
 
 class Collective(Record):
     """How a library's collective runs over the scale-up links.
 
     A small message over n ranks takes `start + (n - 1) * step`. A large one moves its bytes at a share of the link
-    rate, after a further wait of `bulk` for a change of protocol; half of that wait is met at `BULK_HALF_BYTES`.
+    rate, after a further wait of `bulk` for a change of protocol; half of that wait is met at
+    `BULK_HALF_BYTES_PER_RANK` for each rank.
     """
 
     share: Figure[Share]
@@ -51,7 +53,8 @@ class Collective(Record):
         *message_bytes* are those of the whole buffer: what a gather ends with, a reduction begins with.
         """
         ranks_, size = np.asarray(ranks, float), np.asarray(message_bytes, float)
-        bulk_s = self.bulk.value * size / (size + BULK_HALF_BYTES) if self.bulk else 0.0
+        half_bytes = ranks_ * BULK_HALF_BYTES_PER_RANK
+        bulk_s = self.bulk.value * size / (size + half_bytes) if self.bulk else 0.0
         wait_s = self.start.value + (ranks_ - 1) * self.step.value + bulk_s
         return np.where((ranks_ > 1) & (size > 0), wait_s, 0.0)
 
