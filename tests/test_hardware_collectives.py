@@ -1,4 +1,4 @@
-"""Figures of collectives beside NCCL timings: of 8 ranks (graph replay, ai-dynamo/aiconfigurator@095f58a5), own of 2."""
+"""Collectives beside NCCL timings: 8 ranks (graph replay, ai-dynamo/aiconfigurator@095f58a5) and our own 2."""
 
 from pathlib import Path
 
