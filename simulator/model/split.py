@@ -12,7 +12,7 @@ from importlib import import_module
 from math import ceil
 from typing import Any, Literal, TypeVar
 
-from simulator.model.architecture import Architecture, FeedForward, GroupedAttention, Mixer
+from simulator.model.architecture import Architecture, FeedForward, GroupedAttention, Layer, Mixer
 
 Part = TypeVar("Part", bound=Mixer | FeedForward)
 
@@ -39,6 +39,17 @@ def share(part: Part, tp: int, etp: int = 1) -> Part:
         ranks = tp if split.axis == "tp" else etp
         fields[split.field] = share(value, tp, etp) if isinstance(value, GroupedAttention) else ceil(value / ranks)
     return replace(part, **fields)
+
+
+def share_model(architecture: Architecture, tp: int, etp: int = 1) -> Architecture:
+    """*architecture* with layers and a vocabulary as one rank holds them: its parameters are that rank's tensors."""
+
+    def held(layer: Layer) -> Layer:
+        mixer = layer.mixer and share(layer.mixer, tp, etp)
+        return replace(layer, mixer=mixer, feed_forward=layer.feed_forward and share(layer.feed_forward, tp, etp))
+
+    layers, module = (tuple(map(held, some)) for some in (architecture.layers, architecture.mtp_module))
+    return replace(architecture, layers=layers, mtp_module=module, vocabulary=ceil(architecture.vocabulary / tp))
 
 
 def split_problems(
