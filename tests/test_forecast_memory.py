@@ -10,19 +10,24 @@ from simulator.forecast.memory import MemoryForecast, remember
 
 
 @pytest.mark.parametrize(
-    ("peak", "verdict"), [(90.0, "fits"), (91.0, "tight"), (100.0, "tight"), (100.5, "does not fit")]
+    ("peak", "reserved", "verdict"),
+    [(90.0, 98.0, "fits"), (90.0, 98.5, "tight"), (99.5, 98.5, "tight"), (100.5, 99.0, "does not fit")],
 )
-def test_a_tenth_of_fragmentation_lies_between_fits_and_tight(peak: float, verdict: str) -> None:
+def test_what_is_reserved_beside_the_context_lies_between_fits_and_tight(
+    peak: float, reserved: float, verdict: str
+) -> None:
     ledgers = account([], [Allocation("p", "parameters", np.array([1.0, peak]))], 2)
-    memory = MemoryForecast(ledgers, {"hbm": 100.0})
+    memory = MemoryForecast(ledgers, {"hbm": 100.0}, reserved_bytes=reserved, outside_bytes=2.0)
     assert (memory.hottest, memory.verdict) == (1, verdict)
 
 
 def test_a_tier_that_holds_nothing_is_told_with_its_capacity() -> None:
-    memory = MemoryForecast(account([], [Allocation("p", "parameters", 8.0)], 1), {"hbm": 10.0, "ddr": 20.0})
+    ledgers = account([], [Allocation("p", "parameters", 8.0), Allocation("c", "context", 1.0)], 1)
+    memory = MemoryForecast(ledgers, {"hbm": 10.0, "ddr": 20.0}, reserved_bytes=8.5, outside_bytes=1.0)
     found = memory.summary()
     assert found["ddr"] == {"peak_bytes": 0.0, "capacity_bytes": 20.0, "breakdown": {}}
-    assert found["hbm"]["breakdown"] == {"parameters": 8.0}
+    assert found["hbm"]["breakdown"] == {"parameters": 8.0, "context": 1.0}
+    assert (found["hbm"]["allocated_bytes"], found["hbm"]["reserved_bytes"]) == (8.0, 8.5)
 
 
 def test_a_program_that_keeps_something_raises(small: Small) -> None:

@@ -90,4 +90,7 @@ def test_what_a_rank_keeps_between_steps() -> None:
     a, b = Adapter(matrix(16, 12), rank=2).factors
     group = shard_group("layer", "dp_shard", 4, [matrix(16, 12)], [a, b])
     # Frozen 4 x 12 in bf16; A 1 x 12 and B 4 x 2 with an fp32 master and two moments.
-    assert group.resident_bytes(2, STATE) == {"parameters": 48 * 2 + 20 * 4, "optimizer": 20 * 8}
+    assert group.resident_tensors(2, STATE) == {
+        "parameters": [48 * 2, 12 * 4, 8 * 4],
+        "optimizer": [12 * 4, 12 * 4, 8 * 4, 8 * 4],
+    }

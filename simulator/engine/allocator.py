@@ -147,7 +147,10 @@ def _split(block: Block, size: int) -> None:
 
 
 class Replay:
-    """Allocations of programs, as one behaviour makes them, served by one allocator."""
+    """Allocations of programs, as one behaviour makes them, served by one allocator.
+
+    Parts of a program may be left out: releasing what was never taken does nothing.
+    """
 
     def __init__(self, behaviour: int, tier: str = "hbm") -> None:
         self.allocator = CachingAllocator()
@@ -173,4 +176,5 @@ class Replay:
                 continue
             pieces = allocation.pieces or (allocation.bytes,)
             sizes = [float(size[behaviour]) if isinstance(size, np.ndarray) else size for size in pieces]
-            self._held[allocation.key] = [take(size, allocation.pool) for size in sizes if size > 0]
+            blocks = [take(size, allocation.pool) for size in sizes if size > 0]
+            self._held.setdefault(allocation.key, []).extend(blocks)

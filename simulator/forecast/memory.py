@@ -11,6 +11,7 @@ import numpy as np
 from simulator.engine.ledger import TierLedger, account, of_behaviour
 from simulator.engine.simulation import Recording
 from simulator.engine.task import Allocation
+from simulator.forecast.reserved import reserve
 from simulator.forecast.timeline import MemoryCurve, TellingRank
 from simulator.hardware.cluster import Cluster
 from simulator.program.stage import StageProgram
@@ -19,8 +20,6 @@ CONTEXT_BYTES = 0.82e9
 """Device memory that no allocator hands out: CUDA context and loaded kernels (own runs, H200, torch 2.11)."""
 COMMUNICATOR_BYTES = 0.87e9
 """Channel buffers of one NCCL communicator (own run of FSDP2 on two H200: 1.69e9 outside the allocator)."""
-FRAGMENTATION = 0.10
-"""Reserved over allocated memory of a caching allocator, less one: 8 to 13 % on eager H200 runs without FSDP2."""
 ORDER = (
     "parameters",
     "gradients",
@@ -41,21 +40,25 @@ class MemoryForecast:
 
     ledgers: Mapping[str, TierLedger]
     capacity_bytes: Mapping[str, float]
+    reserved_bytes: float
+    """What the caching allocator of the hottest behaviour takes from the device."""
+    outside_bytes: float
+    """Device memory that is not the allocator's: the context."""
     stage: int = 0
     """The pipeline stage it is about: the one with the highest peak."""
 
     @property
     def hottest(self) -> int:
         """The behaviour with the highest device-memory peak."""
-        return int(np.argmax(self.ledgers["hbm"].peak_bytes))
+        return _hottest(self.ledgers)
 
     @property
     def verdict(self) -> str:
-        """fits; tight, when fragmentation could overflow the device; does not fit."""
-        peak, capacity = float(self.ledgers["hbm"].peak_bytes.max()), self.capacity_bytes["hbm"]
-        if peak > capacity:
+        """fits; tight, when the allocator would have to give segments back and try again; does not fit."""
+        capacity = self.capacity_bytes["hbm"]
+        if float(self.ledgers["hbm"].peak_bytes.max()) > capacity:
             return "does not fit"
-        return "tight" if peak * (1 + FRAGMENTATION) > capacity else "fits"
+        return "tight" if self.reserved_bytes + self.outside_bytes > capacity else "fits"
 
     def summary(self) -> dict[str, Any]:
         """The `memory` block of the JSON contract: the rank with the highest peak of each tier."""
@@ -67,7 +70,8 @@ class MemoryForecast:
             peak = float(ledger.peak_bytes[worst]) if ledger else 0.0
             block[tier] = {"peak_bytes": peak, "capacity_bytes": capacity, "breakdown": breakdown}
         hbm = block["hbm"]
-        hbm["allocated_bytes"] = hbm["peak_bytes"] - hbm["breakdown"].get("context", 0.0)
+        hbm["allocated_bytes"] = hbm["peak_bytes"] - self.outside_bytes
+        hbm["reserved_bytes"] = self.reserved_bytes
         return block
 
 
@@ -86,7 +90,8 @@ def _account(program: StageProgram, cluster: Cluster, behaviours: int, stage: in
     for ledger in ledgers.values():
         if np.abs(ledger.left_bytes).max() > 1.0:
             raise RuntimeError(f"{ledger.left_bytes.max():.0f} bytes of {ledger.tier} are never released")
-    return MemoryForecast(ledgers, _capacities(cluster), stage)
+    reserved = reserve(program, _hottest(ledgers))
+    return MemoryForecast(ledgers, _capacities(cluster), reserved.reserved_bytes, outside, stage)
 
 
 def curve(recording: Recording, memory: MemoryForecast, tier: str, rank: TellingRank, column: int) -> MemoryCurve:
@@ -107,6 +112,10 @@ def curve(recording: Recording, memory: MemoryForecast, tier: str, rank: Telling
         time_ns=np.maximum.accumulate(np.array(at, np.int64)),
         bytes_by_kind=dict(zip(kinds, held, strict=True)),
     )
+
+
+def _hottest(ledgers: Mapping[str, TierLedger]) -> int:
+    return int(np.argmax(ledgers["hbm"].peak_bytes))
 
 
 def _capacities(cluster: Cluster) -> dict[str, float]:

@@ -17,6 +17,7 @@ METRICS: dict[str, Callable[[dict[str, Any]], float]] = {
     "step_time_s": lambda summary: float(summary["step_time_s"]["p50"]),
     "tokens_per_s_per_accelerator": lambda summary: float(summary["tokens_per_s_per_accelerator"]),
     "peak_allocated_bytes": lambda summary: float(summary["memory"]["hbm"]["allocated_bytes"]),
+    "peak_reserved_bytes": lambda summary: float(summary["memory"]["hbm"]["reserved_bytes"]),
 }
 """How a forecast's summary answers each measured figure."""
 

@@ -52,6 +52,14 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """One tensor of a group: its elements on this rank unsharded, and those of the padded shard that is kept."""
+
+    elements: int
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShardGroup:
     """Parameters that one `fully_shard` call gathers together over *ranks* ranks of the *axis* groups."""
 
@@ -64,8 +72,13 @@ class ShardGroup:
     frozen_shard: int
     """Elements of the padded shard that one rank keeps."""
     trained_shard: int
-    parameters: int
-    """How many tensors there are."""
+    frozen: tuple[Share, ...]
+    trained: tuple[Share, ...]
+
+    @property
+    def parameters(self) -> int:
+        """How many tensors there are."""
+        return len(self.frozen) + len(self.trained)
 
     @property
     def elements(self) -> int:
@@ -77,11 +90,19 @@ class ShardGroup:
         """Elements of the all-gather's output: every rank's padded shard."""
         return (self.frozen_shard + self.trained_shard) * self.ranks
 
-    def resident_bytes(self, frozen_bytes: int, state: TrainedState) -> dict[str, float]:
-        """What one rank keeps from step to step, by kind. Gradients live within a step only."""
+    def resident_tensors(self, frozen_bytes: int, state: TrainedState) -> dict[str, list[float]]:
+        """Bytes of each tensor that one rank keeps from step to step, by kind. Gradients live within a step only.
+
+        The optimizer's two moments are tensors of their own.
+        """
+        trained = [float(share.shard) for share in self.trained]
+        moment = state.optimizer / 2
         return {
-            "parameters": float(self.frozen_shard * frozen_bytes + self.trained_shard * state.parameter),
-            "optimizer": float(self.trained_shard * state.optimizer),
+            "parameters": [
+                *(float(share.shard * frozen_bytes) for share in self.frozen),
+                *(shard * state.parameter for shard in trained),
+            ],
+            "optimizer": [shard * moment for shard in trained for _ in range(2)] if moment else [],
         }
 
 
@@ -89,16 +110,20 @@ def shard_group(
     name: str, axis: str, ranks: int, frozen: Iterable[Parameter], trained: Iterable[Parameter], *, ep: int = 1
 ) -> ShardGroup:
     """Shard *frozen* and *trained* parameters over *ranks* ranks, routed experts among *ep* ranks before that."""
-    fixed, learnt = list(frozen), list(trained)
+    fixed, learnt = (
+        tuple(Share(local_elements(p, ep), _shard_elements(p, ranks, ep)) for p in parameters)
+        for parameters in (frozen, trained)
+    )
     return ShardGroup(
         name=name,
         axis=axis,
         ranks=ranks,
-        frozen_elements=sum(prod(_local_shape(p, ep)) for p in fixed),
-        trained_elements=sum(prod(_local_shape(p, ep)) for p in learnt),
-        frozen_shard=sum(_shard_elements(p, ranks, ep) for p in fixed),
-        trained_shard=sum(_shard_elements(p, ranks, ep) for p in learnt),
-        parameters=len(fixed) + len(learnt),
+        frozen_elements=sum(share.elements for share in fixed),
+        trained_elements=sum(share.elements for share in learnt),
+        frozen_shard=sum(share.shard for share in fixed),
+        trained_shard=sum(share.shard for share in learnt),
+        frozen=fixed,
+        trained=learnt,
     )
 
 

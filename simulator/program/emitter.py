@@ -122,12 +122,3 @@ def tensors(key: str, kind: str, pieces: Iterable[Quantity], *, pool: str = COMP
     """Device memory for several tensors, which are freed together."""
     sizes = tuple(pieces)
     return Allocation(key, kind, sum(sizes), pieces=sizes if len(sizes) > 1 else (), pool=pool)
-
-
-def cut(size: Quantity, piece: Quantity) -> tuple[Quantity, ...]:
-    """*size* bytes as tensors of *piece* bytes each and a rest."""
-    if not np.all(piece):
-        return (size,)
-    whole = int(np.min(size / piece))
-    rest = size - whole * piece
-    return (*(piece,) * whole, *((rest,) if np.max(rest) >= 1.0 else ()))

@@ -14,7 +14,7 @@ from simulator.hardware.node import Operation
 from simulator.model.operator import Kernel
 from simulator.parallel.sharding import ShardGroup
 from simulator.program.costs import Costs, Priced
-from simulator.program.emitter import Emitter, allocation
+from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.network import Network, Transfer
 from simulator.program.unit import Unit
 
@@ -54,7 +54,7 @@ class Fsdp:
             transfer = self._ring("all_gather", group.axis, size)
             if transfer is not None:
                 name = f"all-gather {group.name}"
-                buffer = allocation(f"{name} {self._emitter.last + 1}", "gathered parameters", size)
+                buffer = allocation(f"{name} {self._emitter.last + 1}", "gathered parameters", size, pool=GATHER)
                 position = self._emitter.transfer(
                     name, GATHER, "all_gather", transfer, deps=self._last_copy_out, allocates=[buffer]
                 )
@@ -73,7 +73,12 @@ class Fsdp:
         self._spent = own if keep_buffers else []
         copy = self._copy(2.0 * COMPUTE_BYTES * sum(g.gathered_elements for g in groups), launches=len(groups))
         parameters = [
-            allocation(f"unsharded.{g.name}", "gathered parameters", float(g.elements * COMPUTE_BYTES)) for g in groups
+            tensors(
+                f"unsharded.{g.name}",
+                "gathered parameters",
+                [float(share.elements * COMPUTE_BYTES) for share in (*g.frozen, *g.trained)],
+            )
+            for g in groups
         ]
         position = self._emitter.compute(f"copy-out {unit.name}", "copy", copy, allocates=parameters)
         self._emitter.release(*done)
@@ -164,8 +169,12 @@ class Fsdp:
 
         The first reduced shard becomes the gradient itself where its format is the parameter's.
         """
-        gradient = allocation(f"grad.{group.name}", "gradients", float(group.trained_shard * self._stored_bytes))
-        reduced = allocation(f"reduced.{group.name}", "reduce buffers", float(group.trained_shard * self._reduce_bytes))
+        gradient = allocation(
+            f"grad.{group.name}", "gradients", float(group.trained_shard * self._stored_bytes), pool=REDUCE
+        )
+        reduced = allocation(
+            f"reduced.{group.name}", "reduce buffers", float(group.trained_shard * self._reduce_bytes), pool=REDUCE
+        )
         if self._emitter.holds(gradient.key):
             return [reduced]
         self._kept.append(gradient.key)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from simulator.engine.task import Allocation, Quantity
 from simulator.model.operator import Kernel, Operator
 from simulator.parallel.sharding import Adapter
 from simulator.program.costs import Costs, Priced, adapters_of
-from simulator.program.emitter import Emitter, allocation, cut, tensors
+from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.expert_load import LayerLoad
 from simulator.program.network import Network, Transfer
 
@@ -25,6 +26,8 @@ ALL_TO_ALL = "all_to_all"
 Gradients = Callable[[tuple[str, ...]], list[Allocation]]
 """The gradients that a backward pass over the weights of these names allocates."""
 EXCHANGES = ("dispatch", "combine")
+_HAIR = 1e-6
+"""Share of a tensor that rounding may add to a count of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +180,14 @@ class LayerCode:
 
 
 def _workspace(key: str, step: Step, size: Quantity) -> Allocation:
-    """Temporaries of *size* bytes: tensors as large as the largest that the operator saves or returns, and a rest."""
+    """Temporaries of *size* bytes at once: tensors as large as the largest that the operator saves or returns.
+
+    One that is not whole stands for a tensor that makes room for the result before all are there: to the allocator
+    it is whole.
+    """
     largest = max((*step.saved, step.output_bytes), key=np.max)
-    return tensors(key, "workspace", cut(size, largest))
+    count = ceil(float(np.min(size / largest)) - _HAIR) if np.all(largest) else 1
+    return Allocation(key, "workspace", size, pieces=(largest,) * count if count > 1 else ())
 
 
 def _saved_kind(step: Step) -> str:

@@ -10,6 +10,7 @@ from simulator.model.architecture import Layer
 from simulator.model.parameter import Parameter
 from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters, vision_parameters
 from simulator.parallel.sharding import ShardGroup, shard_group
+from simulator.program.emitter import tensors
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.job import Job
 from simulator.program.unit import Unit
@@ -24,8 +25,8 @@ class Layout:
     """Embedding, final norm and head, as far as the stage has them: kept gathered over a micro-batch."""
     idle: tuple[ShardGroup, ...]
     """Groups that a text batch never gathers: the vision tower."""
-    resident_bytes: dict[str, float]
-    """What one rank holds from step to step, by kind."""
+    resident_tensors: dict[str, list[float]]
+    """Bytes of the tensors that one rank holds from step to step, by kind."""
     owned_elements: float
     """Trained elements that one rank updates."""
 
@@ -36,7 +37,7 @@ class Layout:
 
     def resident(self) -> list[Allocation]:
         """Allocations that are there before and after the step."""
-        return [Allocation(f"resident.{kind}", kind, size) for kind, size in self.resident_bytes.items() if size]
+        return [tensors(f"resident.{kind}", kind, sizes) for kind, sizes in self.resident_tensors.items() if sum(sizes)]
 
 
 def lay_out(job: Job, stage: int) -> Layout:
@@ -81,25 +82,25 @@ def _end_parameters(job: Job, stage: int) -> list[Parameter]:
     return [*embedding, *(head_parameters(model) if last else ())]
 
 
-def _resident(job: Job, groups: tuple[ShardGroup, ...]) -> dict[str, float]:
+def _resident(job: Job, groups: tuple[ShardGroup, ...]) -> dict[str, list[float]]:
     if job.zero == 1:
         return _resident_whole(job, groups)
-    total: dict[str, float] = {}
+    kept: dict[str, list[float]] = {}
     for group in groups:
-        for kind, size in group.resident_bytes(job.frozen_bytes, job.state).items():
-            total[kind] = total.get(kind, 0.0) + size
-    return total
+        for kind, sizes in group.resident_tensors(job.frozen_bytes, job.state).items():
+            kept.setdefault(kind, []).extend(sizes)
+    return kept
 
 
-def _resident_whole(job: Job, groups: tuple[ShardGroup, ...]) -> dict[str, float]:
+def _resident_whole(job: Job, groups: tuple[ShardGroup, ...]) -> dict[str, list[float]]:
     """ZeRO-1: bf16 parameters and the gradient buffer are whole; master weights and moments are owned in shares."""
-    trained = sum(group.trained_elements for group in groups)
-    frozen = sum(group.frozen_elements for group in groups)
-    owned_bytes = job.state.parameter + job.state.optimizer
+    frozen = [float(share.elements * job.frozen_bytes) for group in groups for share in group.frozen]
+    trained = [(share.elements, group.ranks) for group in groups for share in group.trained]
+    states = job.state.parameter, job.state.optimizer / 2, job.state.optimizer / 2
     return {
-        "parameters": float(frozen * job.frozen_bytes + trained * COMPUTE_BYTES),
-        "gradients": float(trained * job.reduce_bytes),
-        "optimizer": _owned(job, groups) * owned_bytes,
+        "parameters": [*frozen, *(float(elements * COMPUTE_BYTES) for elements, _ in trained)],
+        "gradients": [float(sum(elements for elements, _ in trained) * job.reduce_bytes)],
+        "optimizer": [elements / ranks * state for elements, ranks in trained for state in states if state],
     }
 
 
