@@ -10,6 +10,7 @@ FLAGS = {
     "run": {"SCENARIO", "--set", "--json", "--out", "--no-fold", "--help"},
     "model": {"CONFIG_JSON", "--json", "--help"},
     "validate": {"[CASES]", "--json", "--help"},
+    "trace": {"FILE", "--ep", "--out", "--json", "--help"},
     "schema": {"KIND", "--json", "--help"},
 }
 

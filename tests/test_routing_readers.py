@@ -48,7 +48,7 @@ def test_sglang_stat():
     trace = read_trace(SAVED / "stat.pt")
     assert trace.counts.shape == (2, 1, 3, 6)
     assert trace.counts[1, 0, 0].tolist() == [1, 2, 3, 4, 5, 6]
-    assert (trace.layer_numbers, trace.first_steps, trace.picks) == ((1, 2, 3), (0, 1), None)
+    assert (trace.layers, trace.first_steps, trace.picks) == ((1, 2, 3), (0, 1), None)
 
 
 def test_sglang_per_pass_of_two_ranks_by_expert():
@@ -64,7 +64,7 @@ def test_sglang_per_token_by_expert():
     assert counts(trace) == [[2, 1, 1, 1, 1, 2]] * 3
     assert trace.picks is not None
     assert sorted(trace.picks[0].tolist()) == [[0, 1, -1], [0, 5, -1], [2, 5, -1], [3, 4, -1]]
-    assert (trace.first_steps, trace.sources, trace.layer_numbers) == ((3,), (1,), (1, 2, 3))
+    assert (trace.first_steps, trace.sources, trace.layers) == ((3,), (1,), (1, 2, 3))
 
 
 def test_megatron_of_two_ranks(tmp_path):
@@ -72,7 +72,7 @@ def test_megatron_of_two_ranks(tmp_path):
     lines(tmp_path / "router_trace_rank1.jsonl", megatron(0, 2, 1, [1, 3]), megatron(0, 2, 1, [9, 9], mtp_idx=0))
     trace = read_trace(tmp_path)
     assert trace.counts[:, :, 0].tolist() == [[[2, 1, 0, 1], [0, 1, 0, 1]], [[0, 0, 1, 1], [0, 0, 0, 0]]]
-    assert (trace.layer_numbers, trace.sources) == ((2,), (0, 1))
+    assert (trace.layers, trace.sources) == ((2,), (0, 1))
     assert trace.source_share.tolist() == [0.75, 0.25]
 
 
@@ -110,7 +110,7 @@ def test_vllm_array_without_a_name(tmp_path):
     np.save(tmp_path / "routed.npy", np.array([[[0, 1], [2, 3]], [[0, 2], [2, 1]]], dtype=np.int16))
     trace = read_trace(tmp_path / "routed.npy")
     assert counts(trace) == [[2, 1, 1, 0], [0, 1, 2, 1]]
-    assert trace.layer_numbers == ()
+    assert not trace.numbered
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -153,7 +153,7 @@ def test_tensorrt_llm_counts_of_two_ranks(tmp_path):
     safetensors(tmp_path / "rank1.safetensors", **{"100_3": np.array([0, 0, 0, 5])})
     trace = read_trace(tmp_path)
     assert trace.counts[:, :, 0].tolist() == [[[1, 2, 3, 0], [0, 0, 0, 5]], [[4, 0, 0, 0], [0, 0, 0, 0]]]
-    assert (trace.first_steps, trace.sources, trace.layer_numbers) == ((100, 101), (0, 1), (3,))
+    assert (trace.first_steps, trace.sources, trace.layers) == ((100, 101), (0, 1), (3,))
 
 
 def test_tensorrt_llm_prefers_tokens_to_their_counts(tmp_path):
@@ -212,8 +212,8 @@ def test_router_logits_with_top_k_inside_or_after_the_name(tmp_path):
     np.savez(tmp_path / "inside.npz", layer_3=logits, top_k=np.array(2))
     np.savez(tmp_path / "after.npz", logits)
     inside, after = read_trace(tmp_path / "inside.npz"), read_trace(f"{tmp_path / 'after.npz'}#1")
-    assert (counts(inside), inside.layer_numbers) == ([[1, 2, 1, 0]], (3,))
-    assert (counts(after), after.layer_numbers) == ([[1, 1, 0, 0]], (0,))
+    assert (counts(inside), inside.layers) == ([[1, 2, 1, 0]], (3,))
+    assert (counts(after), after.layers) == ([[1, 1, 0, 0]], (0,))
     assert (
         refused(tmp_path / "after.npz")
         == "top_k: found '', expected the experts of a token as an array top_k, or as FILE#8"

@@ -10,6 +10,7 @@ from simulator.cli.fit import fit
 from simulator.cli.model import model
 from simulator.cli.run import run as run_scenario
 from simulator.cli.schema import schema
+from simulator.cli.trace import trace
 from simulator.cli.validate import validate
 from simulator.version import __version__
 
@@ -19,6 +20,7 @@ app = typer.Typer(
 app.command("fit")(fit)
 app.command("run")(run_scenario)
 app.command("model")(model)
+app.command("trace")(trace)
 app.command("validate")(validate)
 app.command("schema")(schema)
 

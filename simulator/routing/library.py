@@ -13,7 +13,7 @@ from simulator.routing.reading import read_table
 from simulator.routing.resample import resample
 from simulator.routing.synthetic import synthesise
 from simulator.routing.table import RoutingTable
-from simulator.shipped import locate
+from simulator.shipped import exists, locate
 
 
 def load_routing(
@@ -30,15 +30,21 @@ def load_routing(
         raise RoutingError([Problem("scenario", None, "routing", message)])
     rng = np.random.default_rng(seed)
     if trace is not None:
-        return resample(_recorded(trace, folder), layers, experts, top_k, rng)
+        return resample(read_table(find_trace(trace, folder)), layers, experts, top_k, rng)
     if sigma is not None:
         return synthesise(layers, experts, top_k, sigma, rng)
     return replace(synthesise(layers, experts, top_k, 0.0, rng), name="balanced (no trace given)")
 
 
-def _recorded(trace: str, folder: Path) -> RoutingTable:
-    file, mark, domain = trace.partition("#")
+def find_trace(trace: str, folder: Path) -> str:
+    """The recording that *trace* means: what is there under that name, with or without ``#choice``, or a shipped trace.
+    Paths may be relative to *folder*. Raise :exc:`FileNotFoundError` that lists what is shipped.
+    """
+    file, mark, choice = trace.partition("#")
+    for path in (folder / trace, folder / file):
+        if path.name and exists(path):
+            return str(path) if path.name == Path(trace).name else f"{path}{mark}{choice}"
     path = locate(
         file, kind="routing trace", folder=folder, shipped_in=("scenarios", "traces"), suffixes=(".json", ".csv")
     )
-    return read_table(f"{path}{mark}{domain}")
+    return f"{path}{mark}{choice}"

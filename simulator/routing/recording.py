@@ -52,6 +52,11 @@ class Recording:
     """Whether layer numbers are those of the model; else they only count the recorded layers."""
 
 
+def joint_name(files: list[Path]) -> str:
+    """The name of one file, or of the folder of many."""
+    return files[0].stem if len(files) == 1 else files[0].resolve().parent.name
+
+
 def refuse(file: Path, message: str, line: int | None = None, where: str = "") -> RoutingError:
     """The error that *file* cannot be used, for the reason in *message*."""
     return RoutingError([Problem(str(file), line, where, message)])

@@ -34,12 +34,14 @@ class Trace:
     window_steps: int
     sources: tuple[int, ...]
     """Numbers of the ranks that tokens came from; a single one where they are not told apart."""
-    layer_numbers: tuple[int, ...]
-    """Number of each row's layer in the model; empty where unknown."""
+    layers: tuple[int, ...]
+    """Number of each row's layer in the recording."""
     picks: IntArray | None
     """A uniform sample of tokens' experts, [layers, tokens, top_k]; None where only counts were recorded."""
     source: str = ""
     """Where it comes from."""
+    numbered: bool = True
+    """Whether layers are numbered as in the model; else they only count those that were recorded."""
 
     @property
     def table(self) -> RoutingTable:
@@ -61,7 +63,7 @@ class Trace:
         return np.asarray(made / made.sum())
 
     def _table(self, counts: FloatArray, name: str) -> RoutingTable:
-        return RoutingTable(counts, name, self.source, self.layer_numbers)
+        return RoutingTable(counts, name, self.source, self.layers if self.numbered else ())
 
 
 def gather(recording: Recording, hear: Hear = unheard) -> Trace | None:
@@ -80,9 +82,10 @@ def gather(recording: Recording, hear: Hear = unheard) -> Trace | None:
         first_steps=tuple(step * counts.width for step in steps),
         window_steps=counts.width,
         sources=tuple(sources),
-        layer_numbers=tuple(layers) if recording.numbered else (),
+        layers=tuple(layers),
         picks=sample.stacked(layers),
         source=recording.source,
+        numbered=recording.numbered,
     )
 
 

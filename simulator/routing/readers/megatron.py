@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.routing.recording import MAX_EXPERTS, MAX_LAYERS, Batch, Hear, Recording, refuse
+from simulator.routing.recording import MAX_EXPERTS, MAX_LAYERS, Batch, Hear, Recording, joint_name, refuse
 from simulator.routing.table import IntArray
 
 FOLDER = "*rank*.jsonl"
@@ -30,7 +30,7 @@ def recognises(file: Path, head: bytes) -> bool:
 
 def record(files: list[Path], choice: str) -> Recording:  # noqa: ARG001, there is nothing to choose
     """The recording that *files* hold together."""
-    return Recording(files[0].stem, lambda hear: _batches(files, hear))
+    return Recording(joint_name(files), lambda hear: _batches(files, hear))
 
 
 def _batches(files: list[Path], hear: Hear) -> Iterator[Batch]:

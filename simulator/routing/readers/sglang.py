@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.routing.recording import Batch, Hear, Recording, check_counts, check_picks, refuse
+from simulator.routing.recording import Batch, Hear, Recording, check_counts, check_picks, joint_name, refuse
 from simulator.routing.table import IntArray
 from simulator.routing.torch_file import Tensor, TorchFile
 
@@ -32,7 +32,7 @@ def recognises(file: Path, head: bytes) -> bool:
 
 def record(files: list[Path], choice: str) -> Recording:  # noqa: ARG001, there is nothing to choose
     """The recording that *files* hold together."""
-    return Recording(files[0].stem, lambda hear: _batches(files, hear))
+    return Recording(joint_name(files), lambda hear: _batches(files, hear))
 
 
 def _batches(files: list[Path], hear: Hear) -> Iterator[Batch]:

@@ -23,6 +23,7 @@ from simulator.routing.recording import (
     Recording,
     check_counts,
     check_picks,
+    joint_name,
     refuse,
 )
 from simulator.routing.safetensors import tensors
@@ -42,8 +43,7 @@ def record(files: list[Path], choice: str) -> Recording:  # noqa: ARG001, there 
     raw = {_rank(file) for file in files if file.stem.endswith("_raw")}
     chosen = [file for file in files if file.stem.endswith("_raw") or _rank(file) not in raw]
     experts = _experts(files[0].parent / _META)
-    name = files[0].stem if len(files) == 1 else files[0].parent.name
-    return Recording(name, lambda hear: _batches(chosen, experts, hear))
+    return Recording(joint_name(files), lambda hear: _batches(chosen, experts, hear))
 
 
 def _batches(files: list[Path], experts: int, hear: Hear) -> Iterator[Batch]:
