@@ -135,6 +135,11 @@ class Workload:
         return ceil(self.tokens / self.tp) if self.sequence_parallel else self.tokens
 
     @property
+    def sent_tokens(self) -> int:
+        """Tokens that this rank sends to experts: its share of those that the tp ranks have in common."""
+        return ceil(self.tokens / self.tp)
+
+    @property
     def causal_pairs(self) -> float:
         """Query-key pairs of causal attention on this rank: L (L + 1) / 2 a sequence, shared evenly by the cp ranks.
 

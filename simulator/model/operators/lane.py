@@ -7,7 +7,6 @@ to one expert), because the lowering alone knows how many of them each rank gets
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 
 from simulator.model.operator import Execution, Kernel, Rows, Saved, Workload
 
@@ -74,9 +73,9 @@ def own_lane(workload: Workload) -> Lane:
     return Lane(workload.own_tokens, workload.execution, workload.activation_bytes)
 
 
-def shared_lane(workload: Workload) -> Lane:
-    """The tokens that the rank sends to experts: its share of those that the tp ranks have in common."""
-    return replace(token_lane(workload), count=ceil(workload.tokens / workload.tp))
+def sent_lane(workload: Workload) -> Lane:
+    """The tokens that the rank sends to experts."""
+    return replace(token_lane(workload), count=workload.sent_tokens)
 
 
 def gathered_lane(workload: Workload) -> Lane:

@@ -16,7 +16,7 @@ from simulator.model.operators.dense_feed_forward import feed_forward
 from simulator.model.operators.dispatch import combine_operators, dispatch_operators
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import grouped_linear, linear
-from simulator.model.operators.lane import FEED_FORWARD_INPUT, Lane, Step, chain, own_lane, routed_lane, shared_lane
+from simulator.model.operators.lane import FEED_FORWARD_INPUT, Lane, Step, chain, own_lane, routed_lane, sent_lane
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.residual import residual_add
 from simulator.model.operators.router import router_operators
@@ -30,7 +30,7 @@ SPLITS = (
 
 def operators(component: MixtureOfExperts, hidden: int, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *component* in a model *hidden* wide."""
-    tokens, sent, routed = own_lane(workload), shared_lane(workload), routed_lane(workload)
+    tokens, sent, routed = own_lane(workload), sent_lane(workload), routed_lane(workload)
     width = component.latent or hidden
     permute, dispatch, sort_by_expert = dispatch_operators(component, sent, routed, width)
     sort_by_source, combine, unpermute = combine_operators(component, sent, routed, width)
