@@ -66,7 +66,7 @@ def test_a_dual_die_package_is_one_accelerator():
 
 def test_an_unknown_name_lists_what_is_shipped_and_the_nearest():
     with pytest.raises(FileNotFoundError) as missing:
-        load_node("hgx-h20", HERE)
+        load_node("hgx-h2000", HERE)
     assert "hgx-h200" in str(missing.value)
     assert "cloudmatrix-910c" in str(missing.value)
 
