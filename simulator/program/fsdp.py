@@ -1,10 +1,12 @@
 """FSDP2 as PyTorch runs it: gather before use, free after, reduce-scatter what was trained.
 
 Mechanism and memory follow PyTorch 2.14 `torch/distributed/fsdp/_fully_shard`: an all-gather into one flat buffer on
-its own stream, a copy-out into per-parameter storage on the compute stream, prefetch of the next unit right after that
-copy-out. In forward a unit's flat buffer lives until the next unit's copy-out, so three unsharded copies exist at the
-peak; in backward it is freed right after its own. A reduce-scatter takes its input in the reduce dtype while the
-unsharded gradients are still alive, and the next one waits for it.
+its own stream, from shards that are cast to the gather's format where they have another; a copy-out into per-parameter
+storage on the compute stream; prefetch of the next unit right after that copy-out. In forward a unit's flat buffer
+lives until the next unit's copy-out, so three unsharded copies exist at the peak; in backward it is freed right after
+its own. A reduce-scatter takes its input in the reduce dtype while the unsharded gradients are still alive, and the
+next one waits for it. Gather buffers and casts come from the memory of the gather's stream, and reduced gradients,
+which live to the end of the step, from the reduction's: caching allocators share none of it with the compute stream.
 """
 
 from __future__ import annotations
@@ -54,10 +56,14 @@ class Fsdp:
             transfer = self._ring("all_gather", group.axis, size)
             if transfer is not None:
                 name = f"all-gather {group.name}"
-                buffer = allocation(f"{name} {self._emitter.last + 1}", "gathered parameters", size, pool=GATHER)
+                label = f"{name} {self._emitter.last + 1}"
+                buffer = allocation(label, "gathered parameters", size, pool=GATHER)
+                cast = allocation(f"{label} cast", "workspace", self._cast_bytes(group), pool=GATHER)
                 position = self._emitter.transfer(
-                    name, GATHER, "all_gather", transfer, deps=self._last_copy_out, allocates=[buffer]
+                    name, GATHER, "all_gather", transfer, deps=self._last_copy_out, allocates=[cast, buffer]
                 )
+                if self._emitter.holds(cast.key):
+                    self._emitter.release(cast.key)
                 self._gathers[unit.name][position] = buffer.key
 
     def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
@@ -191,6 +197,10 @@ class Fsdp:
     def _copied(self, unit: Unit) -> tuple[ShardGroup, ...]:
         """Groups of *unit* that are gathered or cast before use."""
         return tuple(group for group in unit.groups if self._is_copied(group))
+
+    def _cast_bytes(self, group: ShardGroup) -> float:
+        """What the shards of trained parameters take in the format of the gather, where that is not their own."""
+        return float(group.trained_shard * COMPUTE_BYTES) if self._stored_bytes != COMPUTE_BYTES else 0.0
 
     def _is_copied(self, group: ShardGroup) -> bool:
         """Whether the parameters are not simply resident as they are computed with."""
