@@ -15,6 +15,7 @@ from simulator.model.architecture import Architecture, MixtureOfExperts
 from simulator.model.config import read_architecture
 from simulator.model.operator import Workload
 from simulator.model.parameters import layer_parameters
+from simulator.model.split import split_problems
 from simulator.parallel.folding import Folding, apart, fold
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
@@ -46,7 +47,13 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         cluster=cluster,
         mesh=mesh,
         folding=_folding(mesh, cluster) if folded else apart(mesh.groups(), mesh.stage_ranks),
-        workload=Workload((training.sequence_length,) * training.micro_batch_sequences, execution=training.execution),
+        workload=Workload(
+            (training.sequence_length,) * training.micro_batch_sequences,
+            execution=training.execution,
+            tp=split.tp,
+            cp=split.cp,
+            etp=split.etp,
+        ),
         trained=_trained(training),
         state=state,
         zero=training.zero,
@@ -140,6 +147,11 @@ def _routing(scenario: Scenario, architecture: Architecture, folder: Path) -> Ro
 def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _expert_problems(scenario, architecture)
     yield from _lora_problems(scenario, architecture)
+    split = scenario.parallel
+    lengths = (scenario.training.sequence_length,)
+    yield from (f"parallel: {told}" for told in split_problems(architecture, split.tp, split.cp, split.etp, lengths))
+    if split.pp > len(architecture.layers):
+        yield f"parallel.pp: found {split.pp}, but the model has {len(architecture.layers)} layers; allowed: up to that"
     training = scenario.training
     longest = architecture.max_positions
     if longest and training.sequence_length > longest:

@@ -14,7 +14,6 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.scenario import Scenario
 from simulator.shipped import exists, locate
 
-_NOT_SIMULATED_YET = ("tp", "cp", "pp", "etp")
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -68,19 +67,11 @@ def find_scenario(name: str) -> Path:
 
 
 def _problems(document: Document[Scenario]) -> Iterator[Problem]:
-    yield from _axes(document)
     yield from _world_size(document)
     yield from _expert_parallel(document)
     yield from _global_batch(document)
     yield from _lora_targets(document)
     yield from _routing(document)
-
-
-def _axes(document: Document[Scenario]) -> Iterator[Problem]:
-    for axis in _NOT_SIMULATED_YET:
-        degree = getattr(document.content.parallel, axis)
-        if degree > 1:
-            yield document.problem(f"parallel.{axis}", f"found {degree}, not simulated yet; allowed: 1")
 
 
 def _world_size(document: Document[Scenario]) -> Iterator[Problem]:
@@ -103,12 +94,13 @@ def _world_size(document: Document[Scenario]) -> Iterator[Problem]:
 def _expert_parallel(document: Document[Scenario]) -> Iterator[Problem]:
     split = document.content.parallel
     ranks = split.dp_shard * split.cp * split.tp
-    if ranks % split.ep == 0 or split.cp > 1 or split.tp > 1:
+    if ranks % (split.ep * split.etp) == 0:
         return
-    divisors = _divisors(ranks)
+    divisors = [d for d in _divisors(ranks) if ranks % (d * split.etp) == 0] or [1]
     near = [*[d for d in divisors if d < split.ep][-1:], *[d for d in divisors if d > split.ep][:1]]
+    times = f" * etp({split.etp}) = {split.ep * split.etp}" if split.etp > 1 else ""
     message = (
-        f"found {split.ep}, which does not divide dp_shard({split.dp_shard}) * cp({split.cp}) * tp({split.tp}) "
+        f"found {split.ep}{times}, which does not divide dp_shard({split.dp_shard}) * cp({split.cp}) * tp({split.tp}) "
         f"= {ranks}; nearest: {' or '.join(map(str, near))}"
     )
     yield document.problem("parallel.ep", message)

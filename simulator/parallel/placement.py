@@ -64,7 +64,7 @@ class Placement:
             self._spreads[axis] = Spread(np.bincount(group)[group][own], within)
         return self._spreads[axis]
 
-    def ring_loads(self, axis: str, gathered_bytes: float) -> Loads:
+    def ring_loads(self, axis: str, gathered_bytes: float | Loads) -> Loads:
         """Bytes per level, [levels, behaviours], of a ring all-gather or reduce-scatter of *gathered_bytes* in all.
 
         In a ring every member passes on (n - 1) / n of the buffer. A domain with m members of the group runs m rings,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from simulator.parallel.sharding import Adapter
 
 Rows = npt.NDArray[np.int64]
 """Rows of each expert on each behaviour: [behaviours, experts on the rank]."""
+Direction = Literal["forward", "backward", "weight gradient"]
 Amount = float | npt.NDArray[np.float64]
 
 
@@ -30,44 +32,53 @@ class Priced:
     launches: int
     grade: str
 
+    def __add__(self, other: Priced) -> Priced:
+        """One after the other; the longer one tells the grade."""
+        longer = self if np.max(self.duration_ns) >= np.max(other.duration_ns) else other
+        return Priced(self.duration_ns + other.duration_ns, self.launches + other.launches, longer.grade)
+
 
 class Costs:
     """Prices operators; remembers what it has priced, since most layers are alike."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        self._known: dict[tuple[Kernel, bool], tuple[float, str]] = {}
+        self._known: dict[tuple[Kernel, Direction], tuple[float, str]] = {}
 
     def forward(self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None) -> Priced:
         """Time of the forward kernels, adapters included."""
         kernels = operator.forward + sum((_adapter_forward(a, tokens) for a in adapters), ())
-        return self._price(kernels, operator, rows, backward=False)
+        return self._price(kernels, operator, rows, "forward")
 
     def backward(
         self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None, *, trained: bool
     ) -> Priced:
         """Time of the backward kernels; those of the weights' gradient only when they are *trained*."""
-        kernels = operator.backward + (operator.backward_weight if trained else ())
-        kernels += sum((_adapter_backward(a, tokens) for a in adapters), ())
-        return self._price(kernels, operator, rows, backward=True)
+        kernels = operator.backward + sum((_adapter_backward(a, tokens) for a in adapters), ())
+        inputs = self._price(kernels, operator, rows, "backward")
+        if not trained or not operator.backward_weight:
+            return inputs
+        return inputs + self._price(operator.backward_weight, operator, rows, "weight gradient")
 
     def seconds(self, kernel: Kernel) -> float:
         """Device time of one plain kernel."""
-        return self._plain(kernel, backward=False)[0]
+        return self._plain(kernel, "forward")[0]
 
     @property
     def launch_ns(self) -> int:
         """Host time of one launch."""
         return round(self._accelerator.kernel_launch_s * 1e9)
 
-    def _price(self, kernels: tuple[Kernel, ...], operator: Operator, rows: Rows | None, *, backward: bool) -> Priced:
+    def _price(
+        self, kernels: tuple[Kernel, ...], operator: Operator, rows: Rows | None, direction: Direction
+    ) -> Priced:
         total: Amount = 0.0
         weakest: dict[str, float] = {}
         for kernel in kernels:
             if operator.rows == "routed" and rows is not None:
-                seconds, grade = self._routed(kernel, rows, backward=backward)
+                seconds, grade = self._routed(kernel, rows, direction)
             else:
-                seconds, grade = self._plain(kernel, backward=backward)
+                seconds, grade = self._plain(kernel, direction)
             total = total + seconds
             weakest[grade] = weakest.get(grade, 0.0) + float(np.max(seconds))
         nanoseconds = np.ceil(np.asarray(total) * 1e9).astype(np.int64)
@@ -75,9 +86,9 @@ class Costs:
         duration = int(nanoseconds) if nanoseconds.ndim == 0 else nanoseconds
         return Priced(duration, sum(kernel.launches for kernel in kernels), grade)
 
-    def _plain(self, kernel: Kernel, *, backward: bool) -> tuple[float, str]:
+    def _plain(self, kernel: Kernel, direction: Direction) -> tuple[float, str]:
         """Time of *launches* equal kernels that share the work given."""
-        key = (kernel, backward)
+        key = (kernel, direction)
         if key not in self._known:
             kernel = self._in_known_format(kernel)
             n = kernel.launches
@@ -89,12 +100,13 @@ class Costs:
                 traffic / n,
                 kernel.shape,
                 kernel.dtype,
-                backward=backward,
+                backward=direction != "forward",
+                weight_gradient=direction == "weight gradient",
             )
             self._known[key] = float(time.seconds) * n, time.grade
         return self._known[key]
 
-    def _routed(self, kernel: Kernel, rows: Rows, *, backward: bool) -> tuple[Amount, str]:
+    def _routed(self, kernel: Kernel, rows: Rows, direction: Direction) -> tuple[Amount, str]:
         """Time on each behaviour: work per row times its rows, and the weights of the experts that have any."""
         total = rows.sum(axis=-1)
         kernel = self._in_known_format(kernel)
@@ -107,7 +119,8 @@ class Costs:
             kernel.shape,
             kernel.dtype,
             rows=rows,
-            backward=backward,
+            backward=direction != "forward",
+            weight_gradient=direction == "weight gradient",
         )
         return np.asarray(time.seconds, np.float64) * n, time.grade
 

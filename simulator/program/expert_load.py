@@ -6,7 +6,7 @@ to send the same mix (their data is alike), and every ep group to see the same t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,10 @@ class LayerLoad:
         """Rows of each behaviour."""
         total: npt.NDArray[np.int64] = self.rows.sum(axis=1)
         return total
+
+    def of_group(self, ranks: int) -> LayerLoad:
+        """The load of *ranks* ranks that bring their rows together and split each expert among them (etp)."""
+        return replace(self, rows=self.rows * ranks)
 
     @property
     def own_rows(self) -> float:

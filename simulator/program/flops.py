@@ -14,7 +14,7 @@ def model_flops(job: Job) -> float:
     Adapters are left out: they are thin. The loss counts as the plain one, whatever variant recomputes logits.
     """
     trained = job.trained.lora_rank is None
-    tokens = job.workload.tokens
+    tokens = job.workload.sent_tokens * job.mesh.etp
     parts = [
         *embedding_operators(job.architecture, job.workload),
         *loss_operators(job.architecture, job.workload, "plain"),

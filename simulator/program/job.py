@@ -8,6 +8,7 @@ from typing import Literal
 from simulator.hardware.cluster import Cluster
 from simulator.model.architecture import Architecture, Layer
 from simulator.model.operator import Workload
+from simulator.model.split import share_model
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.sharding import TrainedState
@@ -42,6 +43,11 @@ class Job:
     optimizer_bytes: int
     """Bytes that the optimizer reads and writes for each element it owns."""
     routing: RoutingTable | None
+
+    @property
+    def own_architecture(self) -> Architecture:
+        """The model as one rank of each tensor-parallel group holds it."""
+        return share_model(self.architecture, self.mesh.tp, self.mesh.etp)
 
     def layers_of(self, stage: int) -> tuple[Layer, ...]:
         """The layers of a pipeline stage: as even as can be, the first stages one more where it does not divide."""

@@ -22,7 +22,8 @@ from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.expert_load import LayerLoad
 from simulator.program.network import Network, Transfer
 
-ALL_TO_ALL = "all_to_all"
+STREAMS = {"ep": "all_to_all", "etp": "tp"}
+"""Stream of a communicator's transfers where it has not its own name."""
 Gradients = Callable[[tuple[str, ...]], list[Allocation]]
 """The gradients that a backward pass over the weights of these names allocates."""
 EXCHANGES = ("dispatch", "combine")
@@ -49,14 +50,16 @@ class Step:
     """The same per routed row or in all, less what adapters keep: comparable with *output_size*."""
     output_size: float = 0.0
     """Size of its result, per routed row or in all."""
-    send: Transfer | None = None
-    """For dispatch and combine: the all-to-all forward, and back in the backward pass."""
-    send_back: Transfer | None = None
+    communicates: bool = False
+    """Whether it moves data between ranks: between ranks that are one, it moves nothing."""
+    moves: tuple[Transfer, ...] = ()
+    """Transfers of the forward pass, one after the other."""
+    moves_back: tuple[Transfer, ...] = ()
 
     @property
     def output_kind(self) -> str:
         """What its output counts as in the ledger."""
-        return "communication buffers" if self.name in EXCHANGES else "workspace"
+        return "communication buffers" if self.communicates else "workspace"
 
 
 class Pricer:
@@ -76,7 +79,6 @@ class Pricer:
         per_row: Quantity = routed.total_rows.astype(np.float64) if routed is not None else 1.0
         seen: Quantity = per_row if routed is not None else float(self._tokens)
         kept = self._kept(operator, adapters)
-        exchanged = load if operator.name in EXCHANGES else None
         return Step(
             name=operator.name,
             kind=_kind(operator),
@@ -89,8 +91,11 @@ class Pricer:
             weights=operator.weights,
             kept=tuple(kept),
             output_size=operator.output_bytes,
-            send=self._exchange(operator, exchanged, back=False),
-            send_back=self._exchange(operator, exchanged, back=True),
+            communicates=bool(
+                operator.name in EXCHANGES or operator.forward_collectives or operator.backward_collectives
+            ),
+            moves=self._moves(operator, load, adapters, back=False),
+            moves_back=self._moves(operator, load, adapters, back=True),
         )
 
     def _kept(self, operator: Operator, adapters: dict[str, Adapter]) -> list[float]:
@@ -103,13 +108,23 @@ class Pricer:
             or any(weight in adapters for weight in tensor.weights)
         ]
 
-    def _exchange(self, operator: Operator, load: LayerLoad | None, *, back: bool) -> Transfer | None:
-        """Dispatch sends rows to their experts and combine brings them home; backward reverses both."""
-        if load is None:
-            return None
-        sent = load.sent_rows * operator.payload_bytes
-        homeward = (operator.name == "combine") != back
-        return self._network.exchange(sent.T if homeward else sent)
+    def _moves(
+        self, operator: Operator, load: LayerLoad | None, adapters: dict[str, Adapter], *, back: bool
+    ) -> tuple[Transfer, ...]:
+        """Transfers of one direction: dispatch sends rows to their experts, combine brings them home, and back."""
+        found: list[Transfer | None] = []
+        if operator.name in EXCHANGES and load is not None:
+            sent = load.sent_rows * operator.payload_bytes
+            homeward = (operator.name == "combine") != back
+            found.append(self._network.exchange(sent.T if homeward else sent))
+        routed = load is not None and operator.rows == "routed"
+        per_row = load.total_rows.astype(np.float64) if load is not None and routed else 1.0
+        found += [
+            self._network.collective(collective, collective.bytes * per_row)
+            for collective in (operator.backward_collectives if back else operator.forward_collectives)
+            if not collective.weights or self._all_trained or any(w in adapters for w in collective.weights)
+        ]
+        return tuple(transfer for transfer in found if transfer is not None)
 
 
 class LayerCode:
@@ -122,6 +137,8 @@ class LayerCode:
             bool(mine.output_size) and mine.output_size in after.kept for mine, after in pairwise(steps)
         ]
         self._handed_over.append(False)
+        self._scratch = [_temporaries(step, step.workspace_bytes) for step in steps]
+        self._backward_scratch = [_temporaries(step, step.backward_workspace_bytes) for step in steps]
 
     def forward(self, tag: str, *, keep: bool, first: list[Allocation] | None = None) -> None:
         """Write the forward pass; *keep* what autograd needs. The first task also takes *first*."""
@@ -133,8 +150,9 @@ class LayerCode:
             handed = keep and self._handed_over[number]
             kind = _saved_kind(self._steps[number + 1]) if handed else step.output_kind
             output = allocation(f"{tag}.out.{number}", kind, step.output_bytes)
-            scratch = _workspace(f"{tag}.scratch.{number}", step, step.workspace_bytes)
-            self._run(step, step.forward, step.send, [*takes, output, scratch], blocks_host=step.name == "dispatch")
+            scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._scratch[number])
+            takes += [output, scratch]
+            self._run(step, step.forward, step.moves, takes, blocks_host=step.name == "dispatch")
             self._free(scratch.key, alive)
             alive = "" if handed else output.key
         self._free(alive)
@@ -146,26 +164,29 @@ class LayerCode:
             step = self._steps[number]
             before = self._steps[max(number - 1, 0)]
             gradient = allocation(f"{tag}.grad.{number}", step.output_kind, before.output_bytes)
-            scratch = _workspace(f"{tag}.scratch.{number}", step, step.backward_workspace_bytes)
+            scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._backward_scratch[number])
             takes = [*gradients(step.weights), gradient, scratch]
-            self._run(step, step.backward, step.send_back, takes, blocks_host=False)
+            self._run(step, step.backward, step.moves_back, takes, blocks_host=False)
             self._free(scratch.key, alive, f"{tag}.saved.{number}", f"{tag}.out.{number - 1}")
             alive = gradient.key
         self._free(alive)
 
     def _run(
-        self, step: Step, priced: Priced, send: Transfer | None, takes: list[Allocation], *, blocks_host: bool
+        self, step: Step, priced: Priced, moves: tuple[Transfer, ...], takes: list[Allocation], *, blocks_host: bool
     ) -> None:
         emitter = self._emitter
-        if step.name not in EXCHANGES:
+        if not step.communicates:
             emitter.compute(step.name, step.kind, priced, allocates=takes)
             return
-        ready = emitter.compute(f"{step.name} ready", "copy", priced, allocates=[] if send else takes)
-        if send is not None:
-            if blocks_host:
-                emitter.block_host()
-            sent = emitter.transfer(step.name, ALL_TO_ALL, ALL_TO_ALL, send, deps=(ready,), allocates=takes)
-            emitter.await_(sent)
+        position = emitter.compute(f"{step.name} ready", "copy", priced, allocates=[] if moves else takes)
+        if moves and blocks_host:
+            emitter.block_host()
+        for move in moves:
+            stream = STREAMS.get(move.collective.communicator, move.collective.communicator)
+            position = emitter.transfer(step.name, stream, move.kind, move, deps=(position,), allocates=takes)
+            takes = []
+        if moves:
+            emitter.await_(position)
 
     def _own_saved(self, number: int) -> tuple[Quantity, ...]:
         """What an operator saves beside the result that the one before handed over."""
@@ -179,15 +200,16 @@ class LayerCode:
         self._emitter.release(*(key for key in keys if self._emitter.holds(key)))
 
 
-def _workspace(key: str, step: Step, size: Quantity) -> Allocation:
-    """Temporaries of *size* bytes at once: tensors as large as the largest that the operator saves or returns.
+def _temporaries(step: Step, size: Quantity) -> tuple[Quantity, str, tuple[Quantity, ...]]:
+    """(size, tier, pieces) of temporaries of *size* bytes at once: tensors as large as the largest that the operator
+    saves or returns.
 
     One that is not whole stands for a tensor that makes room for the result before all are there: to the allocator
     it is whole.
     """
     largest = max((*step.saved, step.output_bytes), key=np.max)
     count = ceil(float(np.min(size / largest)) - _HAIR) if np.all(largest) else 1
-    return Allocation(key, "workspace", size, pieces=(largest,) * count if count > 1 else ())
+    return size, "hbm", (largest,) * count if count > 1 else ()
 
 
 def _saved_kind(step: Step) -> str:

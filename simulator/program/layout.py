@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.engine.task import Allocation
-from simulator.model.architecture import Layer
+from simulator.model.architecture import Architecture
 from simulator.model.parameter import Parameter
 from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters, vision_parameters
 from simulator.parallel.sharding import ShardGroup, shard_group
@@ -29,6 +29,8 @@ class Layout:
     """Bytes of the tensors that one rank holds from step to step, by kind."""
     owned_elements: float
     """Trained elements that one rank updates."""
+    copied_elements: int
+    """Trained elements of its layers that every tp rank holds whole: their gradients are summed over tp."""
 
     @property
     def groups(self) -> tuple[ShardGroup, ...]:
@@ -42,18 +44,18 @@ class Layout:
 
 def lay_out(job: Job, stage: int) -> Layout:
     """Group the weights of *stage* as `fully_shard` on each layer, its experts and the root does."""
-    ends = _end_parameters(job, stage)
-    layers = tuple(_layer_unit(job, layer) for layer in job.layers_of(stage))
+    own = job.own_architecture
+    ends = _end_parameters(job, own, stage)
+    weights = {layer.index: layer_parameters(own, own.layers[layer.index]) for layer in job.layers_of(stage)}
+    layers = tuple(_layer_unit(job, f"layer {index}", held) for index, held in weights.items())
     root = Unit("root", (_group(job, "root", ends),) if ends else (), _made_by(job, "root", ends))
     vision = vision_parameters(job.architecture) if stage == 0 else ()
     idle = (_group(job, "vision", vision),) if vision else ()
     groups = (*(group for unit in (*layers, root) for group in unit.groups), *idle)
-    return Layout(layers, root, idle, _resident(job, groups), _owned(job, groups))
+    return Layout(layers, root, idle, _resident(job, groups), _owned(job, groups), _copied(job, stage, weights))
 
 
-def _layer_unit(job: Job, layer: Layer) -> Unit:
-    weights = layer_parameters(job.architecture, layer)
-    name = f"layer {layer.index}"
+def _layer_unit(job: Job, name: str, weights: tuple[Parameter, ...]) -> Unit:
     groups = [_group(job, name, [p for p in weights if p.role != "routed_expert"])]
     experts = [p for p in weights if p.role == "routed_expert"]
     if experts:
@@ -75,11 +77,28 @@ def _made_by(job: Job, name: str, weights: Iterable[Parameter]) -> dict[str, tup
     }
 
 
-def _end_parameters(job: Job, stage: int) -> list[Parameter]:
+def _end_parameters(job: Job, model: Architecture, stage: int) -> list[Parameter]:
     """Weights of the ends of the model that *stage* has; tied embeddings are on both ends of a pipeline."""
-    model, last = job.architecture, stage == job.mesh.pp - 1
+    last = stage == job.mesh.pp - 1
     embedding = list(embedding_parameters(model)) if stage == 0 or (last and model.tied_embeddings) else []
     return [*embedding, *(head_parameters(model) if last else ())]
+
+
+def _copied(job: Job, stage: int, held: dict[int, tuple[Parameter, ...]]) -> int:
+    """Trained elements of tensors that are as large on a tp rank as in the whole model."""
+    if job.mesh.tp == 1:
+        return 0
+    whole = {
+        (layer.index, p.name): p.shape
+        for layer in job.layers_of(stage)
+        for p in layer_parameters(job.architecture, layer)
+    }
+    return sum(
+        job.trained.elements(p, job.mesh.ep)
+        for index, parameters in held.items()
+        for p in parameters
+        if p.role != "routed_expert" and p.shape == whole[index, p.name]
+    )
 
 
 def _resident(job: Job, groups: tuple[ShardGroup, ...]) -> dict[str, list[float]]:

@@ -17,6 +17,7 @@ from simulator.engine.task import Collective
 from simulator.hardware.cluster import Cluster, Level
 from simulator.hardware.node import Collective as ScaleUpCollective
 from simulator.hardware.node import Operation
+from simulator.model.operator import Collective as LayerCollective
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement
 
@@ -29,6 +30,8 @@ SCALE_UP_KINDS = frozenset({"switch", "mesh"})
 class Transfer:
     """A priced collective, ready to become a task."""
 
+    kind: str
+    """The operation."""
     duration_ns: npt.NDArray[np.int64]
     """Time alone of each behaviour, from the moment its group is complete."""
     collective: Collective
@@ -43,7 +46,7 @@ class Network:
         self._placement = placement
         self._mesh = mesh
 
-    def ring(self, operation: Operation, axis: str, gathered_bytes: float) -> Transfer | None:
+    def ring(self, operation: Operation, axis: str, gathered_bytes: float | Amounts) -> Transfer | None:
         """An all-gather or reduce-scatter of *gathered_bytes* in all, or an all-reduce of as many, along *axis*.
 
         None where every group has one member: there is nothing to send.
@@ -78,6 +81,34 @@ class Network:
         away = sent_bytes.sum(axis=1) - np.diagonal(sent_bytes)
         return self._priced("all_to_all", "ep", np.maximum(out, into), latency_s, away[place])
 
+    def collective(self, asked: LayerCollective, size: float | Amounts) -> Transfer | None:
+        """A collective of the layer's operators, of *size* bytes in all; None where its groups have one member."""
+        if asked.operation == "send" or asked.operation == "relay":
+            return self._neighbours(asked.axis, float(np.max(size)), in_turn=asked.operation == "relay")
+        return self.ring(asked.operation, asked.axis, size)
+
+    def _neighbours(self, axis: str, size: float, *, in_turn: bool) -> Transfer | None:
+        """A message of *size* bytes from each member of a group to the next: all at once, or one after the other."""
+        spread = self._placement.spread(axis)
+        hops = spread.size - 1
+        if hops.max() < 1:
+            return None
+        reached = (spread.within >= spread.size).argmax(axis=0)
+        levels = [self._cluster.levels[int(d)] for d in reached]
+        one_s = np.array([level.latency_s + size / (level.bandwidth_bytes_per_s * level.share) for level in levels])
+        turns = hops if in_turn else np.minimum(hops, 1)
+        return Transfer(
+            kind="send",
+            duration_ns=np.ceil(one_s * turns * 1e9).astype(np.int64),
+            collective=Collective(
+                communicator=axis,
+                groups=self._placement.folding.groups[axis],
+                link_busy_ns={levels[0].name: float((one_s * turns).max() * 1e9)},
+                wire_bytes=size,
+            ),
+            grade=self._cluster.node.scale_up.bandwidth.grade,
+        )
+
     def hand_over(self, size: float, meeting: str, boundary: int) -> Transfer:
         """A message of *size* bytes from every rank of stage *boundary* to its like in the next stage."""
         ranks = boundary * self._mesh.stage_ranks + self._placement.folding.representative
@@ -91,6 +122,7 @@ class Network:
             latency_s[here] = level.latency_s
             missing &= ~here
         return Transfer(
+            kind="pipeline",
             duration_ns=np.ceil((busy_s.max(axis=0) + latency_s) * 1e9).astype(np.int64),
             collective=Collective(
                 communicator="pp",
@@ -113,6 +145,7 @@ class Network:
         groups = self._placement.folding.groups[axis]
         alone_s = _slowest_of_group(busy_s.max(axis=0), groups) + latency_s
         return Transfer(
+            kind=operation,
             duration_ns=np.ceil(alone_s * 1e9).astype(np.int64),
             collective=Collective(
                 communicator=axis,
@@ -134,7 +167,7 @@ class Network:
         return np.asarray(rate * collective.share_at(members, self._cluster.node.accelerators), np.float64)
 
     def _inner_latency_s(
-        self, operation: Operation, inner_members: npt.NDArray[np.int64], message_bytes: float
+        self, operation: Operation, inner_members: npt.NDArray[np.int64], message_bytes: float | Amounts
     ) -> Amounts:
         """What the library needs inside the innermost domain besides moving bytes."""
         collective = self._scale_up_collective(operation)

@@ -56,8 +56,9 @@ class StageWriter:
         self._network = network
         self._units = layout.layers
         self._root = layout.root
+        self._copied_elements = layout.copied_elements
         self._first_layer = job.layers_of(code.number)[0].index
-        self._input_bytes = float(job.workload.tokens * job.architecture.hidden * job.workload.activation_bytes)
+        self._input_bytes = float(job.workload.own_tokens * job.architecture.hidden * job.workload.activation_bytes)
 
     def forward(self, micro_batch: int) -> None:
         """All layers forward, gathering ahead."""
@@ -107,8 +108,17 @@ class StageWriter:
         self._emitter.micro_batch = -1
         with self._emitter.at(phase="optimizer"):
             self._sharding.before_update()
+            self._sum_copies()
             self._emitter.compute("optimizer", "optimizer", priced)
             self._sharding.after_update()
+
+    def _sum_copies(self) -> None:
+        """Sum over tp the gradients of weights that every tp rank holds whole: each saw its own tokens only."""
+        transfer = self._network.ring("all_reduce", "tp", float(self._copied_elements * self._job.reduce_bytes))
+        if transfer is not None and self._copied_elements:
+            deps = (self._emitter.last,)
+            position = self._emitter.transfer("copied gradients", "tp", transfer.kind, transfer, deps=deps)
+            self._emitter.await_(position)
 
     def _layer_backward(self, number: int, micro_batch: int) -> None:
         emitter, sharding, unit, code = self._emitter, self._sharding, self._units[number], self._code.layers[number]
@@ -145,7 +155,7 @@ class StageWriter:
         way = "receive" if receives else "send"
         stream = f"pp_{way}_{direction}"
         deps = () if receives else (self._emitter.last,)
-        position = self._emitter.transfer(f"{way} {direction}", stream, "pipeline", transfer, deps=deps)
+        position = self._emitter.transfer(f"{way} {direction}", stream, transfer.kind, transfer, deps=deps)
         if receives:
             self._emitter.await_(position)
 

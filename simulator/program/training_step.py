@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from simulator.model.architecture import Layer, MixtureOfExperts
@@ -49,6 +49,7 @@ class _Stage:
         self._number = number
         levels = [level.size for level in job.cluster.levels]
         self._network = Network(job.cluster, Placement(job.mesh, job.folding, levels, number), job.mesh)
+        self._own = job.own_architecture
         self._layout = lay_out(job, number)
         everything = job.trained.lora_rank is None
         self._pricer = Pricer(costs, self._network, tokens=job.workload.tokens, all_trained=everything)
@@ -74,7 +75,7 @@ class _Stage:
 
     def _code(self, emitter: Emitter) -> StageCode:
         job, first, last = self._job, self._number == 0, self._number == self._job.mesh.pp - 1
-        ends = [*embedding_parameters(job.architecture), *head_parameters(job.architecture)]
+        ends = [*embedding_parameters(self._own), *head_parameters(self._own)]
         adapters = job.trained.adapters(ends)
 
         def code(operators: Iterable[Operator]) -> LayerCode:
@@ -99,16 +100,26 @@ class _Stage:
         make = replace(layer, index=0)
         operators = layer_operators(self._job.architecture, make, self._job.workload)
         operators = tuple(op for op in operators if self._job.mesh.ep > 1 or not op.expert_parallel_only)
-        load = self._loads.get(layer.index)
-        adapters = self._job.trained.adapters(layer_parameters(self._job.architecture, layer))
+        loads = list(self._loads_along(operators, self._loads.get(layer.index)))
+        adapters = self._job.trained.adapters(layer_parameters(self._own, self._own.layers[layer.index]))
         plain = self._known.get(make)
         if plain is None:
-            plain = self._known[make] = [self._pricer.step(operator, adapters, load) for operator in operators]
-        routed = {"routed"} if load is not None else set()
+            plain = self._known[make] = [
+                self._pricer.step(operator, adapters, load) for operator, load in zip(operators, loads, strict=True)
+            ]
         return [
-            self._pricer.step(operator, adapters, load) if operator.rows in routed else step
-            for operator, step in zip(operators, plain, strict=True)
+            self._pricer.step(operator, adapters, load) if load is not None and operator.rows == "routed" else step
+            for operator, load, step in zip(operators, loads, plain, strict=True)
         ]
+
+    def _loads_along(self, operators: tuple[Operator, ...], load: LayerLoad | None) -> Iterator[LayerLoad | None]:
+        """The load that each operator sees: between the gather and the scatter of etp ranks, that of all of them."""
+        own = load
+        for operator in operators:
+            yield load
+            for collective in operator.forward_collectives:
+                if own is not None and collective.axis == "etp":
+                    load = own.of_group(self._job.mesh.etp) if collective.operation == "all_gather" else own
 
     def _optimizer(self) -> Priced:
         """One multi-tensor pass over what the rank owns."""
@@ -131,7 +142,7 @@ def _expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:
             loads[layer.index] = layer_load(
                 job.routing,
                 numbers[layer.index],
-                tokens=job.workload.tokens,
+                tokens=job.workload.sent_tokens,
                 top_k=layer.feed_forward.top_k,
                 mesh=job.mesh,
                 folding=job.folding,
