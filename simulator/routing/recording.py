@@ -50,6 +50,8 @@ class Recording:
     """Where the recording comes from, if the file says so."""
     numbered: bool = True
     """Whether layer numbers are those of the model; else they only count the recorded layers."""
+    experts: int = 0
+    """Experts of a layer, where known beforehand; else there are as many as the highest that is chosen."""
 
 
 def joint_name(files: list[Path]) -> str:

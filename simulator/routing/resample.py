@@ -22,7 +22,7 @@ import numpy as np
 from simulator.routing.cap import cap_counts
 from simulator.routing.table import FloatArray, IntArray, RoutingTable
 
-_BLOCK_EXPERTS = 8
+BLOCK_EXPERTS = 8
 """Experts of a block along the index, in whichever of source and target has fewer."""
 
 
@@ -61,7 +61,7 @@ class _Plan:
 
 
 def _plan(table: RoutingTable, experts: int) -> _Plan:
-    blocks = max(1, min(table.experts, experts) // _BLOCK_EXPERTS)
+    blocks = max(1, min(table.experts, experts) // BLOCK_EXPERTS)
     source_edges = np.arange(blocks + 1) * table.experts // blocks
     target_edges = np.arange(blocks + 1) * experts // blocks
     scale = 1.0
@@ -75,7 +75,7 @@ def _plan(table: RoutingTable, experts: int) -> _Plan:
 
 def _variances(table: RoutingTable, edges: IntArray) -> tuple[float, float]:
     """Of log popularity: the variance of block means, and that of experts within a block, both pooled over layers."""
-    logs = np.array([_log(row) for row in table.counts])
+    logs = np.array([log_popularity(row) for row in table.counts])
     size = np.diff(edges)
     means = np.add.reduceat(logs, edges[:-1], axis=1) / size
     within = np.square(logs - np.repeat(means, size, axis=1)).sum() / (table.layers * (table.experts - size.size))
@@ -86,22 +86,23 @@ def _arrange(counts: FloatArray, plan: _Plan, rng: np.random.Generator) -> Float
     """A target layer: every expert gets a score by its block and by chance, and by its score's rank a popularity of the
     source layer's law.
     """
-    logs = _log(counts)
+    logs = log_popularity(counts)
     scores = []
     for block, size in enumerate(np.diff(plan.target_edges)):
         own = logs[plan.source_edges[block] : plan.source_edges[block + 1]]
-        drawn = rng.permutation(_quantiles(own, int(size)))
+        drawn = rng.permutation(quantiles(own, int(size)))
         scores.append(drawn - drawn.mean() + plan.block_scale * (own.mean() - logs.mean()))
     rank = np.argsort(np.argsort(np.concatenate(scores), kind="stable"), kind="stable")
-    law = np.exp(_quantiles(logs, rank.size))
+    law = np.exp(quantiles(logs, rank.size))
     return np.asarray(law[rank] * (counts.sum() / law.sum()))
 
 
-def _log(counts: FloatArray) -> FloatArray:
+def log_popularity(counts: FloatArray) -> FloatArray:
+    """Log of one layer's *counts*; an expert never chosen counts as half of the rarest one that was."""
     return np.asarray(np.log(np.maximum(counts, counts[counts > 0].min() / 2)))
 
 
-def _quantiles(values: FloatArray, number: int) -> FloatArray:
+def quantiles(values: FloatArray, number: int) -> FloatArray:
     """*number* evenly spaced quantiles of *values*, ascending, linear between them and never beyond the extremes."""
     at = (np.arange(number) + 0.5) / number
     known = (np.arange(values.size) + 0.5) / values.size

@@ -68,7 +68,7 @@ class Trace:
 
 def gather(recording: Recording, hear: Hear = unheard) -> Trace | None:
     """Go through *recording* once; None when nothing was ever chosen. *hear* is told how far it is."""
-    counts, sample = _Counts(), _Sample()
+    counts, sample = _Counts(recording.experts), _Sample()
     for batch in recording.batches(hear):
         counts.add(batch)
         if batch.picks is not None:
@@ -92,10 +92,10 @@ def gather(recording: Recording, hear: Hear = unheard) -> Trace | None:
 class _Counts:
     """Counts by window, source and layer; windows widen when there are too many."""
 
-    def __init__(self) -> None:
+    def __init__(self, experts: int) -> None:
         self.width = 1
         self.cells: dict[_Key, FloatArray] = {}
-        self._experts = 0
+        self._experts = experts
 
     def add(self, batch: Batch) -> None:
         chosen = batch.counts

@@ -43,7 +43,7 @@ def record(files: list[Path], choice: str) -> Recording:  # noqa: ARG001, there 
     raw = {_rank(file) for file in files if file.stem.endswith("_raw")}
     chosen = [file for file in files if file.stem.endswith("_raw") or _rank(file) not in raw]
     experts = _experts(files[0].parent / _META)
-    return Recording(joint_name(files), lambda hear: _batches(chosen, experts, hear))
+    return Recording(joint_name(files), lambda hear: _batches(chosen, experts, hear), experts=experts)
 
 
 def _batches(files: list[Path], experts: int, hear: Hear) -> Iterator[Batch]:
