@@ -1,4 +1,6 @@
+import gzip
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from simulator.engine.allocator import MIB, Block, CachingAllocator, Replay, seg
 from simulator.engine.task import Allocation, Task
 
 GB = 10**9
+RECORDED = Path(__file__).parent / "allocations" / "llama8b-fsdp2-first-step.txt.gz"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +93,23 @@ def test_each_piece_is_a_tensor_of_its_own_and_each_behaviour_has_its_own_sizes(
         replay.run([task])
         assert replay.allocator.reserved_bytes == reserved * MIB
         assert replay.allocator.allocated_bytes == reserved * MIB
+
+
+def test_a_recorded_run_gets_the_segments_that_pytorch_took() -> None:
+    allocator, segments = CachingAllocator(), 0
+    taken: list[Block] = []
+    with gzip.open(RECORDED, "rt") as lines:
+        events = [line.split() for line in lines if not line.startswith("#")]
+    for verb, number, *rest in events:
+        before = allocator.reserved_bytes
+        if verb == "give":
+            allocator.give(taken[int(number)])
+            continue
+        taken.append(allocator.take(int(number), rest[0]))
+        segment = int(rest[2]) if len(rest) > 1 else 0
+        segments += segment > 0
+        assert allocator.reserved_bytes - before == segment, f"take {len(taken) - 1}"
+    assert (len(taken), segments, allocator.reserved_bytes) == (7256, 275, 70_764_199_936)
 
 
 Requests = list[tuple[int, str, int]]

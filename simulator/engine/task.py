@@ -50,7 +50,8 @@ class Allocation:
     bytes: Quantity
     tier: str = "hbm"
     pieces: tuple[Quantity, ...] = ()
-    """Sizes of the tensors that it consists of, where it is more than one; they add up to *bytes*."""
+    """Sizes of the tensors that it consists of, where it is more than one. They may add up to more than *bytes*, which
+    is what is held at once."""
     pool: str = "compute"
     """The stream whose memory it comes from: caching allocators keep each stream's apart."""
 
