@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal
 
 import numpy as np
@@ -60,9 +61,10 @@ class Costs:
             return inputs
         return inputs + self._price(operator.backward_weight, operator, rows, "weight gradient")
 
-    def seconds(self, kernel: Kernel) -> float:
-        """Device time of one plain kernel."""
-        return self._plain(kernel, "forward")[0]
+    def price(self, kernel: Kernel) -> Priced:
+        """Time of a kernel that belongs to no operator."""
+        seconds, grade = self._plain(kernel, "forward")
+        return Priced(ceil(seconds * 1e9), kernel.launches, grade)
 
     @property
     def launch_ns(self) -> int:

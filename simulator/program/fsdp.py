@@ -15,7 +15,7 @@ from simulator.engine.task import Allocation
 from simulator.hardware.node import Operation
 from simulator.model.operator import Kernel
 from simulator.parallel.sharding import ShardGroup
-from simulator.program.costs import Costs, Priced
+from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.network import Network, Transfer
 from simulator.program.unit import Unit
@@ -51,6 +51,7 @@ class Fsdp:
         if unit.name in self._gathers:
             return
         self._gathers[unit.name] = {}
+        ready = self._copy_in(unit)
         for group in self._copied(unit):
             size = float(group.gathered_elements * COMPUTE_BYTES)
             transfer = self._ring("all_gather", group.axis, size)
@@ -60,7 +61,7 @@ class Fsdp:
                 buffer = allocation(label, "gathered parameters", size, pool=GATHER)
                 cast = allocation(f"{label} cast", "workspace", self._cast_bytes(group), pool=GATHER)
                 position = self._emitter.transfer(
-                    name, GATHER, "all_gather", transfer, deps=self._last_copy_out, allocates=[cast, buffer]
+                    name, GATHER, "all_gather", transfer, deps=ready, allocates=[cast, buffer]
                 )
                 if self._emitter.holds(cast.key):
                     self._emitter.release(cast.key)
@@ -77,7 +78,8 @@ class Fsdp:
         own = list(self._gathers[unit.name].values())
         done = self._spent if keep_buffers else [*self._spent, *own]
         self._spent = own if keep_buffers else []
-        copy = self._copy(2.0 * COMPUTE_BYTES * sum(g.gathered_elements for g in groups), launches=len(groups))
+        traffic = 2.0 * COMPUTE_BYTES * sum(g.gathered_elements for g in groups)
+        copy = self._costs.price(Kernel("split_copy", 0.0, traffic, launches=len(groups)))
         parameters = [
             tensors(
                 f"unsharded.{g.name}",
@@ -86,7 +88,7 @@ class Fsdp:
             )
             for g in groups
         ]
-        position = self._emitter.compute(f"copy-out {unit.name}", "copy", copy, allocates=parameters)
+        position = self._emitter.compute(f"copy-out {unit.name}", "split_copy", copy, allocates=parameters)
         self._emitter.release(*done)
         self._last_copy_out = (position,)
 
@@ -140,9 +142,9 @@ class Fsdp:
         self._finish_reductions()
         key = f"reduce.{group.name}"
         traffic = float(group.trained_elements * COMPUTE_BYTES) + size
-        copy_in = emitter.compute(
-            f"copy-in {group.name}", "copy", self._copy(traffic), allocates=[allocation(key, "reduce buffers", size)]
-        )
+        copy = self._costs.price(Kernel("chunk_cat", 0.0, traffic))
+        buffer = allocation(key, "reduce buffers", size)
+        copy_in = emitter.compute(f"copy-in {group.name}", "chunk_cat", copy, allocates=[buffer])
         emitter.release(*self._made.pop(group.name, []))
         position = copy_in
         result = self._result(group)
@@ -194,6 +196,23 @@ class Fsdp:
         self._emitter.release(*self._kept)
         self._kept = []
 
+    def _copy_in(self, unit: Unit) -> tuple[int, ...]:
+        """Cast the shards of *unit* to the compute format and copy them into the all-gather's buffer.
+
+        PyTorch does so on a stream of its own; since that takes the same memory rate as compute, it is written as
+        part of compute. Returns what the all-gather waits for.
+        """
+        groups = [group for group in self._copied(unit) if group.ranks > 1]
+        if not groups:
+            return self._last_copy_out
+        owned = sum(group.frozen_shard + group.trained_shard for group in groups)
+        trained = sum(group.trained_shard for group in groups) if self._stored_bytes != COMPUTE_BYTES else 0
+        copy = self._costs.price(Kernel("split_copy", 0.0, 2.0 * COMPUTE_BYTES * owned, launches=len(groups)))
+        if trained:
+            copy += self._costs.price(Kernel("cast_down", 0.0, float((self._stored_bytes + COMPUTE_BYTES) * trained)))
+        position = self._emitter.compute(f"gather copy-in {unit.name}", "split_copy", copy)
+        return (position, *self._last_copy_out)
+
     def _copied(self, unit: Unit) -> tuple[ShardGroup, ...]:
         """Groups of *unit* that are gathered or cast before use."""
         return tuple(group for group in unit.groups if self._is_copied(group))
@@ -211,7 +230,3 @@ class Fsdp:
         if key not in self._transfers:
             self._transfers[key] = self._network.ring(operation, axis, size)
         return self._transfers[key]
-
-    def _copy(self, traffic_bytes: float, launches: int = 1) -> Priced:
-        seconds = self._costs.seconds(Kernel("copy", 0.0, traffic_bytes, launches=launches))
-        return Priced(max(1, round(seconds * 1e9)), launches, "measured")

@@ -127,8 +127,8 @@ class _Stage:
         tensors = sum(group.parameters for group in self._layout.groups if group.trained_elements)
         launches = max(1, tensors // ADAMW_KERNEL_TENSORS)
         dtype = "bf16" if self._job.state.parameter == COMPUTE_BYTES else "fp32"
-        kernel = Kernel("optimizer", 0.0, float(elements * self._job.optimizer_bytes), dtype=dtype)
-        return Priced(round(self._costs.seconds(kernel) * 1e9), launches, "measured")
+        priced = self._costs.price(Kernel("optimizer", 0.0, float(elements * self._job.optimizer_bytes), dtype=dtype))
+        return replace(priced, launches=launches)
 
 
 def _expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:

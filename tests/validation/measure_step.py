@@ -138,7 +138,8 @@ def adapted(model: torch.nn.Module, lora: dict[str, Any]) -> torch.nn.Module:
     """*model* with LoRA adapters on the named modules and everything else frozen."""
     from peft import LoraConfig, get_peft_model
 
-    return get_peft_model(model, LoraConfig(r=lora["rank"], target_modules=lora["targets"], lora_dropout=0.0))
+    config = LoraConfig(r=lora["rank"], target_modules=lora["targets"], lora_dropout=0.0)
+    return get_peft_model(model, config, autocast_adapter_dtype=False)
 
 
 def shard(model: torch.nn.Module) -> None:
