@@ -1,0 +1,33 @@
+"""GPT-2: multi-head attention and two matrices with a gelu between them, biases throughout, positions learnt.
+
+The learnt positions and the shifts of norms are left out: 0.1 % of the weights, and no time.
+"""
+
+from __future__ import annotations
+
+from simulator.model.architecture import Architecture, DenseFeedForward, GroupedAttention, Layer
+from simulator.model.fields import MOST_LAYERS, Fields
+from simulator.model.idioms import common
+
+MODEL_TYPES = ("gpt2",)
+
+
+def read(fields: Fields) -> Architecture:
+    """Every layer is alike; n_inner is 4 n_embd where it is absent, and the embedding is the head's matrix too."""
+    fields.approximate("Learnt positions and the shifts of norms are left out of the weights.")
+    fields.ignore("activation_function", "n_ctx")
+    hidden, heads = fields.size("n_embd"), fields.size("n_head")
+    if fields.sound and hidden % heads:
+        fields.problem("n_head", f"n_embd {hidden} is no multiple of {heads}")
+    mixer = GroupedAttention(heads, heads, max(1, hidden // heads), qkv_bias=True, output_bias=True, rotary_dim=0)
+    inner = DenseFeedForward(fields.size("n_inner", 4 * hidden), activation="gelu", gated=False, bias=True)
+    count = fields.size("n_layer", limit=MOST_LAYERS)
+    return Architecture(
+        model_type=fields.text("model_type"),
+        hidden=hidden,
+        vocabulary=fields.size("vocab_size"),
+        layers=tuple(Layer(index, mixer, inner) for index in range(count)),
+        tied_embeddings=fields.flag("tie_word_embeddings", True),
+        max_positions=fields.count("n_positions", 0),
+        dtype=common.dtype(fields),
+    )
