@@ -58,7 +58,7 @@ def _time(call: Callable[[], object], operation: str | None) -> float:
         call()
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1e3 / REPEATS
+    return float(begin.elapsed_time(end)) / 1e3 / REPEATS
 
 
 def _collectives(operation: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from simulator.engine.interference import stretched
 from simulator.engine.simulation import Part, Recording, Simulation
 from simulator.program.stage import StageProgram
 from simulator.program.training_step import TrainingStep
@@ -62,17 +63,28 @@ def simulate(
     micro_batches: int,
     *,
     behaviours: int,
+    taken: float = 0.0,
     apart: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> SimulatedStep:
-    """Run the step of *lowering* with *micro_batches*, or until it is steady."""
+    """Run the step of *lowering* with *micro_batches*, or until it is steady.
+
+    Everything is run twice: the second time with the share *taken* from compute beside transfers (`stretched`).
+    """
+    say = progress or _silent
 
     def run(count: int, period_ns: int = 0) -> SimulatedStep:
         programs = lowering.programs(count)
-        parts = (Part(program.tasks, behaviours) for program in programs)
-        simulation = Simulation(*parts, apart=apart, progress=progress)
+        parts = [Part(program.tasks, behaviours) for program in programs]
+        alone = Simulation(*parts, apart=apart, progress=lambda share: say(share / 2))
+        parts = [
+            Part(stretched(part.program, recording, taken), behaviours)
+            for part, recording in zip(parts, alone.run(), strict=True)
+        ]
+        simulation = Simulation(*parts, apart=apart, progress=lambda share: say((1 + share) / 2))
         recordings = simulation.run()
-        return SimulatedStep(programs, recordings, count, micro_batches, simulation.events, period_ns)
+        events = alone.events + simulation.events
+        return SimulatedStep(programs, recordings, count, micro_batches, events, period_ns)
 
     if lowering.stages > 1:
         return _pipeline(run, lowering.stages, micro_batches)
@@ -85,6 +97,10 @@ def simulate(
         if abs(typical - before) <= ALIKE * typical:
             return replace(step, period_ns=typical)
         count = min(micro_batches, 2 * count)
+
+
+def _silent(_share: float) -> None:
+    """Progress that nobody listens to."""
 
 
 def _pipeline(run: Callable[[int], SimulatedStep], stages: int, micro_batches: int) -> SimulatedStep:

@@ -28,7 +28,11 @@ class AcceleratorSheet(Record):
     """What programs can allocate: the device-visible size where it is known, otherwise the sheet's."""
     hbm_bandwidth: Figure[BytesPerSecond]
     kernel_launch: Figure[Seconds]
-    """Host time of launching one kernel from an eager framework."""
+    """Host time of launching one kernel."""
+    framework_launch: Figure[Seconds]
+    """Host time per kernel of an eager framework: modules, dispatch and autograd included."""
+    kernel_gap: Figure[Seconds]
+    """Device time between two kernels of a stream that are queued one behind the other."""
     sm_count: Figure[float] | None = None
     """Independent compute units: SM, CU or AI core."""
     l2: Figure[Bytes] | None = None
@@ -61,10 +65,14 @@ class Accelerator:
         """Peak rate of device memory."""
         return self.sheet.hbm_bandwidth.value
 
+    def launch_s(self, *, eager: bool) -> float:
+        """Host time per kernel, launched by an eager framework or by compiled code."""
+        return (self.sheet.framework_launch if eager else self.sheet.kernel_launch).value
+
     @property
-    def kernel_launch_s(self) -> float:
-        """Host time of one eager kernel launch."""
-        return self.sheet.kernel_launch.value
+    def kernel_gap_s(self) -> float:
+        """Device time between two kernels."""
+        return self.sheet.kernel_gap.value
 
     def has_format(self, dtype: str) -> bool:
         """Whether the part does arithmetic in *dtype*, as far as is on record."""

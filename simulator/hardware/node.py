@@ -78,6 +78,8 @@ class ScaleUp(Record):
     latency: Figure[Seconds]
     beyond_node: BeyondNode | None = None
     collectives: dict[Operation, Collective]
+    compute_taken: Figure[Share]
+    """Share of compute that a collective takes while it runs: its channels occupy compute units and memory rate."""
 
     @model_validator(mode="after")
     def _peer_within_total(self) -> ScaleUp:

@@ -42,8 +42,9 @@ class Priced:
 class Costs:
     """Prices operators; remembers what it has priced, since most layers are alike."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: Accelerator, *, eager: bool) -> None:
         self._accelerator = accelerator
+        self._eager = eager
         self._known: dict[tuple[Kernel, Direction], tuple[float, str]] = {}
 
     def forward(self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None) -> Priced:
@@ -69,7 +70,7 @@ class Costs:
     @property
     def launch_ns(self) -> int:
         """Host time of one launch."""
-        return round(self._accelerator.kernel_launch_s * 1e9)
+        return round(self._accelerator.launch_s(eager=self._eager) * 1e9)
 
     def _price(
         self, kernels: tuple[Kernel, ...], operator: Operator, rows: Rows | None, direction: Direction
@@ -105,7 +106,7 @@ class Costs:
                 backward=direction != "forward",
                 weight_gradient=direction == "weight gradient",
             )
-            self._known[key] = float(time.seconds) * n, time.grade
+            self._known[key] = (float(time.seconds) + self._gap_s(kernel)) * n, time.grade
         return self._known[key]
 
     def _routed(self, kernel: Kernel, rows: Rows, direction: Direction) -> tuple[Amount, str]:
@@ -124,7 +125,11 @@ class Costs:
             backward=direction != "forward",
             weight_gradient=direction == "weight gradient",
         )
-        return np.asarray(time.seconds, np.float64) * n, time.grade
+        return (np.asarray(time.seconds, np.float64) + self._gap_s(kernel)) * n, time.grade
+
+    def _gap_s(self, kernel: Kernel) -> float:
+        """What the device loses before the kernel; a kernel without work is not launched."""
+        return self._accelerator.kernel_gap_s if kernel.flops or kernel.bytes or kernel.fixed_bytes else 0.0
 
     def _in_known_format(self, kernel: Kernel) -> Kernel:
         """The kernel as a part without fp8 runs it: in bf16, on operands twice as wide."""
