@@ -121,10 +121,10 @@ def test_node_limited_reports_the_nodes_of_a_token():
     assert 1 < (skew("node_limited", nodes=2).nodes_per_token or 0) <= 2
 
 
-def test_sequences_go_where_the_fuller_kind_stays_lowest():
-    # Two bins, tokens and patches: the image goes first, then the long text to the other bin, the short one after it.
+def test_sequences_go_where_the_least_lies_of_what_they_bring():
+    # Two bins, tokens and patches: the image goes first, the long text to the other bin, the short one to fewer tokens.
     amounts = np.array([[0.1, 0.9], [0.6, 0.1], [0.3, 0.0]])
-    assert lightest_bins(amounts, 2).tolist() == [0, 1, 1]
+    assert lightest_bins(amounts, 2).tolist() == [0, 1, 0]
 
 
 def test_sampling_evens_tokens_and_patches():

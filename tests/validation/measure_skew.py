@@ -3,8 +3,9 @@
     torchrun --nproc-per-node 2 measure_skew.py cases.json results.jsonl
 
 A case is {id, kind "all_to_all", row_bytes, rows [[to rank 0, to rank 1], [...]]} or {id, kind "grouped_gemm", inner,
-out, rows [of each expert]}; tools/routing_figures.py --cases writes them from a routing trace. Numbers are bf16. One line
-of JSON a case: the median, tenth and ninetieth percentile of device seconds; of a collective, those of its slower rank.
+out, rows [of each expert]}; tools/routing_figures.py --cases writes them from a routing trace. Numbers are bf16. One
+line of JSON a case: the median, tenth and ninetieth percentile of device seconds; of a collective, those of its slower
+rank.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def all_to_all(case: dict[str, Any], rank: int) -> tuple[float, float, float]:
     return timed(lambda: dist.all_to_all_single(got, sent, receive, send), together=True)
 
 
-def grouped_gemm(case: dict[str, Any], rank: int) -> tuple[float, float, float]:  # noqa: ARG001
+def grouped_gemm(case: dict[str, Any], rank: int) -> tuple[float, float, float]:
     """y = x W of every expert at once."""
     rows = torch.tensor(case["rows"], dtype=torch.int32)
     ends = torch.cumsum(rows, 0, dtype=torch.int32).cuda()

@@ -1,9 +1,9 @@
 """Routing in which a token's experts lie on few nodes: fewer copies of a token cross the fabric.
 
 Tokens are drawn from the popularity. Each keeps the nodes that hold most of its picks, at random among equals; picks
-elsewhere are replaced by experts of the kept nodes, by popularity. A real router compares the scores of groups (section
-2.1.2 of arXiv 2412.19437) and would keep a second-best group with better experts; so nodes are more even here.
-Recordings of a model that was trained with this limit contain it already.
+elsewhere are replaced by experts of the kept nodes, by popularity. So popular nodes get more popular and the busiest
+rank busier: that is what the limit does to a router that was not trained with it. A real router compares scores of
+groups (section 2.1.2 of arXiv 2412.19437); recordings of a model that was trained with the limit contain it already.
 """
 
 from __future__ import annotations

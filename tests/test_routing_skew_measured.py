@@ -1,0 +1,56 @@
+"""What skew costs on two real H200s against its price.
+
+tests/validation/skewed-routing-2xh200.jsonl was written by tests/validation/measure_skew.py (torch 2.11, NCCL 2.28.9,
+both GPUs busy): rows of OLMoE on Wikipedia, resampled to DeepSeek-V3's shape, as ranks of EP32 and EP64 receive them,
+and exchanges between two ranks.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulator.hardware.kernel_time import kernel_time
+from simulator.hardware.library import load_accelerator, load_node
+
+LINES = (Path(__file__).parent / "validation" / "skewed-routing-2xh200.jsonl").read_text().splitlines()
+MEASURED = {case["id"]: case for case in map(json.loads, LINES)}
+H200, HGX = load_accelerator("h200-sxm", Path()), load_node("hgx-h200", Path())
+
+
+def price_s(case: dict) -> float:
+    if case["kind"] == "grouped_gemm":
+        rows, n, k = np.array(case["rows"]), case["out"], case["inner"]
+        flops, traffic = 2.0 * rows.sum() * n * k, 2.0 * (rows.sum() * (n + k) + rows.size * n * k)
+        return float(kernel_time(H200, "grouped_gemm", flops, traffic, (n, k), rows=rows).seconds)
+    sent = np.array(case["rows"]) * float(case["row_bytes"])
+    away = sent - np.diag(np.diag(sent))
+    busiest = max(away.sum(axis=0).max(), away.sum(axis=1).max())
+    links = HGX.scale_up.collectives["all_to_all"]
+    return float(
+        links.latency_s(2, sent.sum(axis=1).mean()) + busiest / (HGX.scale_up.bandwidth.value * links.share_at(2, 8))
+    )
+
+
+def excess(name: str, even: str) -> tuple[float, float]:
+    """Time over that of the even case, measured and priced."""
+    pair = [MEASURED[name], MEASURED[even]]
+    measured, priced = ([case["median_s"] for case in pair], [price_s(case) for case in pair])
+    return measured[0] / measured[1], priced[0] / priced[1]
+
+
+@pytest.mark.parametrize("ep", [32, 64])
+@pytest.mark.parametrize("layer", ["median", "worst"])
+@pytest.mark.parametrize("base", ["even", "middle"])
+def test_the_busiest_rank_takes_as_much_longer_as_priced(ep, layer, base):
+    measured, priced = excess(f"ep{ep}-{layer}-busiest", f"ep{ep}-even" if base == "even" else f"ep{ep}-{layer}-middle")
+    assert 2 < measured < 8
+    assert priced == pytest.approx(measured, rel=0.13)
+
+
+@pytest.mark.parametrize("share", ["0.75", "0.9"])
+def test_a_skewed_exchange_takes_longer_but_less_so_than_its_busiest_port_says(share):
+    measured, priced = excess(f"exchange-{share}", "exchange-0.5")
+    # Between two GPUs the idle direction leaves the busy one a higher share of the link, which the price does not know.
+    assert 1.15 < measured < priced < 1.35 * measured
