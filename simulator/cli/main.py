@@ -10,6 +10,7 @@ from simulator.cli.fit import fit
 from simulator.cli.model import model
 from simulator.cli.run import run as run_scenario
 from simulator.cli.schema import schema
+from simulator.cli.topo import topo
 from simulator.cli.trace import trace
 from simulator.cli.validate import validate
 from simulator.version import __version__
@@ -22,6 +23,7 @@ app.command("run")(run_scenario)
 app.command("model")(model)
 app.command("trace")(trace)
 app.command("validate")(validate)
+app.command("topo")(topo)
 app.command("schema")(schema)
 
 
