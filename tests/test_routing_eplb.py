@@ -88,6 +88,12 @@ def test_a_stale_plan_is_as_uneven_as_published(planned, replayed, low, high):
     assert low <= busiest(recording(planned), recording(replayed), 32) <= high
 
 
+def test_without_a_number_each_rank_has_one_slot_more_than_it_needs():
+    table = RoutingTable(np.random.default_rng(0).lognormal(size=(2, 60)), "t")
+    assert apply_policy("eplb", table, table, Setting(8, 4, 512)).placement.slots.shape == (2, 8, 9)
+    assert apply_policy("eplb", table, table, Setting(12, 4, 512)).placement.slots.shape == (2, 12, 6)
+
+
 def test_the_policy_turns_a_plan_into_whole_rows():
     table = recording("prefill_in4096")
     outcome = apply_policy("eplb", table, table, Setting(32, 8, 4096))

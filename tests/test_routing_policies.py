@@ -62,7 +62,7 @@ def test_the_same_seed_gives_the_same_outcome(name):
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"data_sampling", "micro_batch_scheduling", "node_limited"}))
 def test_a_balanced_table_stays_balanced(name):
     even = RoutingTable(np.ones((2, 64)), "even")
-    options = {"redundant_experts": 64} if name == "eplb" else {}
+    options = {"redundant_experts": 0} if name == "eplb" else {}
     assert apply_policy(name, even, even, Setting(16, 8, 512), **options).rank_max_over_mean == 1.0
 
 

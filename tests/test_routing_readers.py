@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -240,6 +241,19 @@ def test_files_that_break_off(tmp_path):
 def test_a_format_that_is_not_known(tmp_path):
     (tmp_path / "x.jsonl").write_text("{}\n")
     assert refused(tmp_path / "x.jsonl").startswith("is of no format that is known: .csv, .json, .jsonl")
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    shape = (150_000, 50, 8)
+    np.lib.format.open_memmap(tmp_path / "large.npy", mode="w+", dtype=np.int16, shape=shape)[:, :, 0] = 1
+    tracemalloc.start()
+    try:
+        trace = read_trace(tmp_path / "large.npy")
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert trace.counts[0, 0, 0].tolist() == [150_000 * 7, 150_000]
+    assert peak_bytes < 0.75 * 2 * 150_000 * 50 * 8
 
 
 def test_progress_goes_from_nothing_to_all(tmp_path):

@@ -93,10 +93,9 @@ def policies(tables: list[RoutingTable]) -> None:
     for name, (at, table) in product(policy_names(), enumerate(big)):
         mixed = name in ("data_sampling", "micro_batch_scheduling")
         setting = Setting(EP, TOP_K, TOKENS, micro_batches=4, sequence_tokens=lengths if mixed else None)
-        options = {"redundant_experts": EP} if name == "eplb" else {}
-        fresh = apply_policy(name, table, table, setting, **options)
+        fresh = apply_policy(name, table, table, setting)
         other = big[(at + 1) % len(big)]
-        stale = apply_policy(name, other, table, setting, **options)
+        stale = apply_policy(name, other, table, setting)
         moved = moves(contiguous(table.layers, EXPERTS, EP), fresh.placement, setting.ranks_per_node).total
         print(
             f"{name} | {table.name} | {fresh.rank_max_over_mean:.3f} | {stale.rank_max_over_mean:.3f} | "

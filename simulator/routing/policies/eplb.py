@@ -21,15 +21,16 @@ from simulator.routing.table import FloatArray, IntArray, RoutingTable
 class Options:
     """How many copies, and whether groups stay on nodes."""
 
-    redundant_experts: int = 32
-    """Slots beyond one per expert, over all ranks together."""
+    redundant_experts: int | None = None
+    """Slots beyond one per expert, over all ranks together; None gives each rank one more than it needs."""
     groups: int | None = None
     """Groups of neighbouring experts that stay on one node each; None packs globally."""
 
 
 def apply(planned: RoutingTable, replayed: RoutingTable, setting: Setting, options: Options) -> Outcome:
     """Plan on *planned*. Raise :exc:`ValueError` where slots, groups, nodes and ranks do not divide."""
-    slots = planned.experts + options.redundant_experts
+    spare = options.redundant_experts
+    slots = setting.ep * (-(-planned.experts // setting.ep) + 1) if spare is None else planned.experts + spare
     nodes = max(1, setting.ep // setting.ranks_per_node) if options.groups else 1
     return placed(plan(planned, slots, setting.ep, options.groups or 1, nodes), replayed, setting)
 
