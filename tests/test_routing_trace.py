@@ -49,6 +49,13 @@ def test_sources_of_different_steps_count_as_the_whole_they_make(monkeypatch):
     assert found.counts.sum() == 10
 
 
+def test_ranks_are_joined_when_windows_no_longer_can_be(monkeypatch):
+    monkeypatch.setattr(module, "MAX_ENTRIES", 12)
+    found = gathered(*(Batch(0, step=n % 2, source=n, counts=np.array([n, 1, 0])) for n in range(10)))
+    assert (found.counts.shape, found.sources, found.window_steps) == ((1, 3, 1, 3), (0, 4, 8), 2)
+    assert found.counts[0, :, 0].tolist() == [[0 + 1 + 2 + 3, 4, 0], [4 + 5 + 6 + 7, 4, 0], [17, 2, 0]]
+
+
 def test_the_sample_is_uniform_over_batches_and_of_bounded_size():
     batches = [Batch(0, step=step, picks=np.full((1000, 1), step)) for step in range(50)]
     picks = gathered(*batches).picks

@@ -1,7 +1,8 @@
 """A recording, gone through once and summed up: counts by step, source rank, layer and expert, and a sample of tokens.
 
-Memory is bounded whatever the length of the recording: neighbouring steps are joined into wider and wider windows, and
-of the tokens of each layer a uniform sample is kept. What needs every token goes through the recording again.
+Memory is bounded whatever the recording: neighbouring steps are joined into wider and wider windows, after them
+neighbouring ranks, and of the tokens of each layer a uniform sample is kept. What needs every token goes through the
+recording again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Trace:
     """Number of the first step of each window; a window is *window_steps* wide."""
     window_steps: int
     sources: tuple[int, ...]
-    """Numbers of the ranks that tokens came from; a single one where they are not told apart."""
+    """Numbers of the ranks that tokens came from, of the first where several were joined."""
     layers: tuple[int, ...]
     """Number of each row's layer in the recording."""
     picks: IntArray | None
@@ -79,9 +80,9 @@ def gather(recording: Recording, hear: Hear = unheard) -> Trace | None:
     return Trace(
         name=recording.name,
         counts=dense,
-        first_steps=tuple(step * counts.width for step in steps),
-        window_steps=counts.width,
-        sources=tuple(sources),
+        first_steps=tuple(step * counts.steps for step in steps),
+        window_steps=counts.steps,
+        sources=tuple(source * counts.ranks for source in sources),
         layers=tuple(layers),
         picks=sample.stacked(layers),
         source=recording.source,
@@ -90,10 +91,10 @@ def gather(recording: Recording, hear: Hear = unheard) -> Trace | None:
 
 
 class _Counts:
-    """Counts by window, source and layer; windows widen when there are too many."""
+    """Counts by window, source and layer; windows widen when there are too many, and then groups of ranks."""
 
     def __init__(self, experts: int) -> None:
-        self.width = 1
+        self.steps = self.ranks = 1
         self.cells: dict[_Key, FloatArray] = {}
         self._experts = experts
 
@@ -104,23 +105,36 @@ class _Counts:
             chosen = np.bincount(batch.picks[batch.picks >= 0])
         self._experts = max(self._experts, chosen.size)
         if chosen.any():
-            self._enter((batch.step // self.width, batch.source, batch.layer), np.asarray(chosen, dtype=np.float64))
-            while len(self.cells) * self._experts > MAX_ENTRIES and len({step for step, _, _ in self.cells}) > 1:
-                self._widen()
+            key = batch.step // self.steps, batch.source // self.ranks, batch.layer
+            self._enter(key, np.asarray(chosen, dtype=np.float64))
+            while len(self.cells) * self._experts > MAX_ENTRIES and self._join():
+                pass
 
     def dense(self) -> tuple[list[int], list[int], list[int], FloatArray]:
         """Windows, sources, layers, and the counts [windows, sources, layers, experts]."""
-        while True:
-            axes = [sorted({key[axis] for key in self.cells}) for axis in range(3)]
-            shape = (*(len(axis) for axis in axes), self._experts)
-            if prod(shape) <= MAX_ENTRIES or shape[0] == 1:
-                break
-            self._widen()
-        counts = np.zeros(shape)
+        while prod(map(len, self._axes())) * self._experts > MAX_ENTRIES and self._join():
+            pass
+        axes = self._axes()
+        counts = np.zeros((*map(len, axes), self._experts))
         at = [{number: index for index, number in enumerate(axis)} for axis in axes]
         for (step, source, layer), chosen in self.cells.items():
             counts[at[0][step], at[1][source], at[2][layer], : chosen.size] = chosen
         return axes[0], axes[1], axes[2], counts
+
+    def _axes(self) -> list[list[int]]:
+        return [sorted({key[axis] for key in self.cells}) for axis in range(3)]
+
+    def _join(self) -> bool:
+        """Join pairs of windows, or of sources where there is one window; False where there is one of each."""
+        windows, sources, _ = map(len, self._axes())
+        if windows == 1 and sources == 1:
+            return False
+        steps, ranks = (2, 1) if windows > 1 else (1, 2)
+        self.steps, self.ranks = self.steps * steps, self.ranks * ranks
+        cells, self.cells = self.cells, {}
+        for (step, source, layer), chosen in cells.items():
+            self._enter((step // steps, source // ranks, layer), chosen)
+        return True
 
     def _enter(self, key: _Key, chosen: FloatArray) -> None:
         known = self.cells.get(key)
@@ -132,12 +146,6 @@ class _Counts:
             grown = chosen.copy()
             grown[: known.size] += known
             self.cells[key] = grown
-
-    def _widen(self) -> None:
-        self.width *= 2
-        cells, self.cells = self.cells, {}
-        for (step, source, layer), chosen in cells.items():
-            self._enter((step // 2, source, layer), chosen)
 
 
 class _Sample:
