@@ -1,0 +1,62 @@
+"""Errors of every source of measured cases, as they are: whoever moves one states it here and in CHANGELOG.md.
+
+docs/accuracy.md says what the cases are and which mechanism is missing where an error is large.
+"""
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from simulator.forecast.validation import measured_cases, validate
+
+CASES = Path(__file__).parent / "validation"
+MARGIN = 0.005
+STEP, THROUGHPUT = "step_time_s", "tokens_per_s_per_accelerator"
+ALLOCATED, RESERVED = "peak_allocated_bytes", "peak_reserved_bytes"
+HELD = {
+    ("h200", STEP): (18, 0.039, 0.119),
+    ("h200", ALLOCATED): (18, 0.003, 0.087),
+    ("h200", RESERVED): (18, 0.009, 0.235),
+    ("llm-foundry", THROUGHPUT): (10, 0.133, 1.180),
+    ("megatron", STEP): (1, 0.673, 0.673),
+    ("simumax", STEP): (22, 0.067, 0.184),
+    ("simumax", ALLOCATED): (22, 0.047, 0.081),
+    ("simumax", RESERVED): (22, 0.079, 0.115),
+    ("torchao", THROUGHPUT): (1, 0.960, 0.960),
+    ("torchao", RESERVED): (1, 0.854, 0.854),
+    ("torchtune", THROUGHPUT): (2, 0.032, 0.053),
+    ("torchtune", ALLOCATED): (2, 0.023, 0.038),
+    ("vtrain", STEP): (36, 0.441, 0.697),
+}
+"""(cases, median, worst) of the absolute errors of one figure of one source."""
+
+
+def source(path: Path) -> str:
+    return path.parent.name if path.parent != CASES else "h200"
+
+
+@pytest.fixture(scope="module")
+def errors() -> dict[tuple[str, str], list[float]]:
+    paths = {path.stem: source(path) for path in measured_cases([CASES])}
+    found: dict[tuple[str, str], list[float]] = {}
+    for one in validate(measured_cases([CASES])):
+        found.setdefault((paths[one.case], one.metric), []).append(abs(one.error))
+    return found
+
+
+def test_every_source_and_figure_is_held(errors):
+    assert set(errors) == set(HELD)
+
+
+@pytest.mark.parametrize("key", HELD, ids="-".join)
+def test_errors_stay_where_they_are(errors, key):
+    cases, middle, worst = HELD[key]
+    assert len(errors[key]) == cases
+    assert median(errors[key]) == pytest.approx(middle, abs=MARGIN)
+    assert max(errors[key]) == pytest.approx(worst, abs=MARGIN)
+
+
+def test_names_of_cases_are_unique():
+    stems = [path.stem for path in measured_cases([CASES])]
+    assert len(set(stems)) == len(stems)
