@@ -31,7 +31,7 @@ def test_naming_the_accelerator_tells_the_rates():
 
 def test_a_person_reads_the_answer_first():
     answer = topo(DUMPS / "nvidia-smi-pairs.txt")
-    assert answer.stdout.startswith("4 accelerators, 2 groups of 2 joined by nvlink directly")
+    assert answer.stdout.startswith("4 accelerators, 2 groups of 2 joined by NVLink directly")
 
 
 def test_a_scenario_runs_on_a_node_that_was_imported(tmp_path):

@@ -17,7 +17,10 @@ def fabric_yaml(topology: Topology, dump: str) -> str | None:
     found = tiers(topology)
     if not found:
         return None
-    lines = [*comment(topology, dump), f"name: {json.dumps(f'Fabric imported from {dump}')}"]
+    layer = {name: height for height, tier in enumerate(found) for name in tier.switches}
+    level = sum(link.one in layer and layer[link.one] == layer.get(link.other) for link in topology.links)
+    beside = [f"cables between {level} pairs of switches of one tier are left out"] if level else []
+    lines = [*comment(topology, dump, beside), f"name: {json.dumps(f'Fabric imported from {dump}')}"]
     rates = [device.port_bytes_per_s for device in topology.of("nic") if device.port_bytes_per_s]
     if rates:
         each = (

@@ -10,6 +10,7 @@ from simulator.hardware.survey import Group, groups
 from simulator.hardware.topology import Device, Topology
 from simulator.report.paper import FAINT
 from simulator.report.shapes import COLOURS, arc, box, line, note, plain
+from simulator.report.topology_table import spoken
 from simulator.units import human_bytes, human_rate
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def draw_host(axes: Axes, topology: Topology) -> list[tuple[str, str]]:
     host = _first_host(topology)
     tree = _Tree(host)
     width = max(len(tree.leaves), 4)
-    low = -2.6
-    plain(axes, width, low, tree.top + 0.75)
+    joined = any(group.kind for group in groups(topology))
+    plain(axes, width, -2.6 if joined else -0.8, tree.top + 0.75)
     for device in tree.drawn:
         x, y = tree.place(device)
         parent = tree.parent(device)
@@ -48,7 +49,8 @@ def draw_host(axes: Axes, topology: Topology) -> list[tuple[str, str]]:
         )
         note(axes, -0.5, tree.top + 0.6, words[:1].upper() + words[1:], align="left", bold=True)
     kinds = dict.fromkeys(device.kind for device in tree.drawn)
-    return [(COLOURS[kind], _WORDS.get(kind, kind)) for kind in kinds] + [(COLOURS["switch"], "scale-up link")]
+    entries = [(COLOURS[kind], _WORDS.get(kind, kind)) for kind in kinds]
+    return entries + [(COLOURS["switch"], "scale-up link")] * joined
 
 
 def _first_host(topology: Topology) -> list[Device]:
@@ -151,7 +153,7 @@ class _Tree:
 
 def _device(axes: Axes, tree: _Tree, device: Device, x: float, y: float) -> None:
     small = len(tree.leaves) > 20
-    size = 6.0 if small else 8.0
+    size = 6.5 if small else 9.0
     if device in tree.leaves:
         words = device.id if len(device.id) <= 7 else device.name if len(device.name) <= 9 else device.id[-7:]
         if device.kind == "nic" and device.port_bytes_per_s:
@@ -228,4 +230,4 @@ def _told(group: Group, here: int) -> str:
     peer = group.peer_bandwidth_bytes_per_s
     pair = f", {human_rate(peer)} to one peer" if peer and peer != group.bandwidth_bytes_per_s else ""
     unknown = "" if rate else ", rate not told"
-    return f"{group.kind}{links}{rate}{pair}{unknown}{beyond}"
+    return f"{spoken(group.kind)}{links}{rate}{pair}{unknown}{beyond}"

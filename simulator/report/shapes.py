@@ -54,7 +54,7 @@ def arc(axes: Axes, left: float, right: float, y: float, depth: float, colour: s
 
 
 def note(
-    axes: Axes, x: float, y: float, words: str, *, align: str = "center", bold: bool = False, size: float = 9.5
+    axes: Axes, x: float, y: float, words: str, *, align: str = "center", bold: bool = False, size: float = 10.5
 ) -> None:
     """Text without a box, readable across lines."""
     weight = "bold" if bold else "normal"

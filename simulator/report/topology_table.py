@@ -13,6 +13,19 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_ROWS = 12
+_NAMES = {
+    "nvlink": "NVLink",
+    "xgmi": "xGMI",
+    "hccs": "HCCS",
+    "xpulink": "XPULink",
+    "unified bus": "Unified Bus",
+    "pcie": "PCIe",
+}
+
+
+def spoken(kind: str) -> str:
+    """A kind of link as its maker writes it."""
+    return _NAMES.get(kind, kind)
 
 
 def topology_table(found: Mapping[str, Any]) -> Group:
@@ -47,7 +60,7 @@ def headline(found: Mapping[str, Any]) -> str:
         else {"switch": "through a switch", "mesh": "in a full mesh", "partial mesh": "in a partial mesh"}[shape]
     )
     who = "all" if size == count and count > 1 else f"{number} groups of {size}" if number > 1 else f"{size} of them"
-    return f"{of}, {who} joined by {kind} {how}"
+    return f"{of}, {who} joined by {spoken(kind)} {how}"
 
 
 def _rows(found: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -59,7 +72,10 @@ def _rows(found: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield from _listed("scale-up group", map(_group, found["groups"]))
     for link in found["links"]:
         rate = link["bandwidth_bytes_per_s"]
-        yield "links", f"{link['count']} {link['kind']}, " + (f"{human_rate(rate)} each" if rate else "rate not told")
+        yield (
+            "links",
+            f"{link['count']} {spoken(link['kind'])}, " + (f"{human_rate(rate)} each" if rate else "rate not told"),
+        )
     if found["switches"]:
         yield "switches", ", ".join(f"{number} x {kind}" for kind, number in found["switches"].items())
     yield from _listed("NIC", map(_nic, found["nics"]))
@@ -94,7 +110,7 @@ def _group(group: Mapping[str, Any]) -> str:
     links = f"{group['links']} links each" if group["links"] else "links not counted"
     told = f", {human_rate(rate)} per accelerator" if rate else ", rate not told"
     pair = f", {human_rate(peer)} to one peer" if rate and peer != rate else ""
-    return f"{members}: {group['kind']}, {group['shape']}, {links}{told}{pair}"
+    return f"{members}: {spoken(group['kind'])}, {group['shape']}, {links}{told}{pair}"
 
 
 def _nic(nic: Mapping[str, Any]) -> str:

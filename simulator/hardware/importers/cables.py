@@ -45,15 +45,15 @@ def join(format_: str, switches: dict[str, str], adapters: dict[str, str], cable
             lines[one, other].append(seen[0].rate_bytes_per_s)
     rails = {name: _HOST_PORT.fullmatch(words.strip()) for name, words in adapters.items() if name not in dropped}
     devices = [Device(name, "switch", escape(words)) for name, words in switches.items()]
+    ports = {name: rates[0] for pair, rates in lines.items() for name in pair}
     hosts: dict[str, Device] = {}
     unnamed = 0
     for name, found in rails.items():
         host = escape(found[1]) if found else f"host of {name}"
         unnamed += not found
         hosts.setdefault(host, Device(host, "host"))
-        port = next((rate[0] for pair, rate in lines.items() if name in pair), None)
         rail = int(found[2]) if found else None
-        devices.append(Device(name, "nic", escape(adapters[name]), host, rail=rail, port_bytes_per_s=port))
+        devices.append(Device(name, "nic", escape(adapters[name]), host, rail=rail, port_bytes_per_s=ports.get(name)))
     links = [Link(*pair, "cable", len(rates), _sum(rates)) for pair, rates in lines.items()]
     if len(devices) + len(links) > MAX_PARTS:
         raise bad(f"has more than {MAX_PARTS:,} devices and links")
