@@ -82,10 +82,12 @@ def _cables(axes: Axes, topology: Topology, places: dict[str, tuple[float, float
         if link.kind == "cable":
             pair = (ends.get(link.one, link.one), ends.get(link.other, link.other))
             width[pair] += link.count or 1
-    for (one, other), count in width.items():
-        if one in places and other in places:
-            above = min(places[one][1], places[other][1]) > 0
-            line(axes, places[one], places[other], FAINT if above else "#B7C3CC", min(0.6 + 0.5 * count, 5.0))
+    drawn = {pair: count for pair, count in width.items() if pair[0] in places and pair[1] in places}
+    # Many lines would run together into one grey field.
+    thin = max(0.15, min(1.0, 100 / max(len(drawn), 1)))
+    for (one, other), count in drawn.items():
+        above = min(places[one][1], places[other][1]) > 0
+        line(axes, places[one], places[other], FAINT if above else "#B7C3CC", thin * min(0.6 + 0.5 * count, 5.0))
 
 
 def _hosts(axes: Axes, hosts: list[str], places: dict[str, tuple[float, float]]) -> None:
@@ -107,7 +109,7 @@ def _switches(
     step = _WIDTH / max(len(shown), 1)
     for name in shown:
         words = _short(names[name] or name)
-        box(axes, *places[name], min(0.8 * step, 4.5), 0.5, "switch", words if len(words) <= 9 * step else "", 8)
+        box(axes, *places[name], min(0.8 * step, 4.5), 0.5, "switch", words if len(words) <= 6.5 * step else "", 8)
     rails = "one rail each, " if tier.railed else ""
     rate = _cable_rate(topology, set(tier.switches))
     speed = f", {human_rate(rate)} a cable" if rate else ""
@@ -115,6 +117,7 @@ def _switches(
     if height > 1:
         ratio = f", {tier.oversubscription:.3g}:1 below" if tier.links_known else ", ratio not told"
     what = f"{len(tier.switches)} {_LAYERS.get(height, f'switches of tier {height}')}"
+    what += f" ({len(shown)} drawn)" if len(shown) < len(tier.switches) else ""
     words = f"{what}, {rails}{tier.hosts} hosts in reach{ratio}{speed}"
     note(axes, 0, 1.6 * height + 0.48, words, align="left")
 
