@@ -8,6 +8,7 @@ FLAGS = {
     "rackcast": {"--version", "--help"},
     "fit": {"SCENARIO", "--set", "--json", "--help"},
     "run": {"SCENARIO", "--set", "--json", "--out", "--no-fold", "--help"},
+    "compare": {"SCENARIO...", "--over", "--set", "--json", "--help"},
     "model": {"CONFIG_JSON", "--json", "--help"},
     "validate": {"[CASES]", "--json", "--help"},
     "trace": {"FILE", "--ep", "--out", "--json", "--help"},

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from simulator.cli.compare import compare
 from simulator.cli.fit import fit
 from simulator.cli.model import model
 from simulator.cli.run import run as run_scenario
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command("fit")(fit)
 app.command("run")(run_scenario)
+app.command("compare")(compare)
 app.command("model")(model)
 app.command("trace")(trace)
 app.command("validate")(validate)

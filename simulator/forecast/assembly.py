@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.forecast.errors import Refused
-from simulator.forecast.scenario import Scenario, Training
+from simulator.forecast.scenario import Balancing, Scenario, Training
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.library import build_cluster, load_fabric, load_node
 from simulator.model.architecture import Architecture, MixtureOfExperts
@@ -23,6 +23,8 @@ from simulator.parallel.sharding import TrainedState
 from simulator.program.job import Job
 from simulator.program.trained import Trained
 from simulator.routing.library import load_routing
+from simulator.routing.outcome import Outcome, Setting
+from simulator.routing.policies import apply_policy
 from simulator.routing.table import RoutingTable
 from simulator.shipped import locate
 
@@ -42,18 +44,19 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     split, training = scenario.parallel, scenario.training
     mesh = Mesh(split.dp_replicate, split.dp_shard, split.ep, split.tp, split.cp, split.pp, split.etp)
     state = _state(training)
+    workload = Workload(
+        (training.sequence_length,) * training.micro_batch_sequences,
+        execution=training.execution,
+        tp=split.tp,
+        cp=split.cp,
+        etp=split.etp,
+    )
     return Job(
         architecture=architecture,
         cluster=cluster,
         mesh=mesh,
         folding=_folding(mesh, cluster) if folded else apart(mesh.groups(), mesh.stage_ranks),
-        workload=Workload(
-            (training.sequence_length,) * training.micro_batch_sequences,
-            execution=training.execution,
-            tp=split.tp,
-            cp=split.cp,
-            etp=split.etp,
-        ),
+        workload=workload,
         trained=_trained(training),
         state=state,
         zero=training.zero,
@@ -65,7 +68,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         recompute=training.recompute == "full",
         loss=training.loss,
         optimizer_bytes=2 * state.parameter + state.gradient + 2 * state.optimizer,
-        routing=_routing(scenario, architecture, folder),
+        routing=_routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators),
     )
 
 
@@ -123,25 +126,29 @@ def _trained(training: Training) -> Trained:
     return Trained(training.lora.rank, frozenset(training.lora.targets))
 
 
-def _routing(scenario: Scenario, architecture: Architecture, folder: Path) -> RoutingTable | None:
+def _routing(
+    scenario: Scenario, architecture: Architecture, folder: Path, tokens: int, ranks_per_node: int
+) -> Outcome | None:
+    """What each expert slot receives in a micro-batch, under the scenario's policy."""
     parts = [layer.feed_forward for layer in architecture.moe_layers()]
     if not parts:
         return None
-    first = parts[0]
+    first, asked = parts[0], scenario.routing
     assert isinstance(first, MixtureOfExperts)
-    asked = scenario.routing
-    try:
-        return load_routing(
-            asked.trace,
-            asked.synthetic.sigma if asked.synthetic else None,
-            layers=len(parts),
-            experts=first.experts,
-            top_k=first.top_k,
-            seed=asked.seed,
-            folder=folder,
-        )
-    except FileNotFoundError as error:
-        raise Refused([f"routing.trace: {error}"]) from None
+
+    def table(trace: str | None, field: str) -> RoutingTable:
+        sigma = asked.synthetic.sigma if asked.synthetic and trace is None else None
+        shape = {"layers": len(parts), "experts": first.experts, "top_k": first.top_k}
+        try:
+            return load_routing(trace, sigma, seed=asked.seed, folder=folder, **shape)
+        except FileNotFoundError as error:
+            raise Refused([f"routing.{field}: {error}"]) from None
+
+    replayed = table(asked.trace, "trace")
+    policy = asked.policy or Balancing(name="contiguous")
+    planned = table(policy.planned_on, "policy.planned_on") if policy.planned_on else replayed
+    setting = Setting(scenario.parallel.ep, first.top_k, tokens, ranks_per_node, seed=asked.seed)
+    return apply_policy(policy.name, planned, replayed, setting, **policy.options)
 
 
 def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
@@ -166,7 +173,7 @@ def _expert_problems(scenario: Scenario, architecture: Architecture) -> Iterator
     if not counts:
         if ep > 1:
             yield f"parallel.ep: found {ep}, but {architecture.model_type} has no routed experts; allowed: 1"
-        for name in ("trace", "synthetic"):
+        for name in ("trace", "synthetic", "policy"):
             if getattr(routing, name) is not None:
                 yield f"routing.{name}: {architecture.model_type} has no routed experts to route to; leave it out"
     if len(counts) > 1:

@@ -164,12 +164,17 @@ def _traffic(step: SimulatedStep) -> dict[str, float]:
 
 
 def _routing(job: Job) -> dict[str, Any]:
+    """Skew of what is replayed: means over MoE layers, of ranks and of experts; a copy is an expert of its own."""
     if job.routing is None:
         return {"rank_max_over_mean": 1.0, "expert_max_over_mean": 1.0}
+    rows = job.routing.rows[0].astype(np.float64)
+    ranks, slots = rows.sum(axis=2), rows.reshape(len(rows), -1)
+    experts = slots.sum(axis=1) / job.routing.placement.experts
     return {
-        "table": job.routing.name,
-        "rank_max_over_mean": float(job.routing.rank_max_over_mean(job.mesh.ep)),
-        "expert_max_over_mean": float(np.mean(job.routing.expert_max_over_mean())),
+        "rank_max_over_mean": float((ranks.max(axis=1) / ranks.mean(axis=1)).mean()),
+        "expert_max_over_mean": float((slots.max(axis=1) / experts).mean()),
+        "dropped_share": job.routing.dropped_share,
+        "slots_per_rank": rows.shape[2],
     }
 
 

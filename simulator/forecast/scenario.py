@@ -103,12 +103,21 @@ class Synthetic(Section):
     sigma: Annotated[float, Field(ge=0, le=5)] = Field(description="Spread of log popularity; 0 is balanced.")
 
 
+class Balancing(Section):
+    """A policy that spreads the experts' load."""
+
+    name: str = Field(description="A file of simulator/routing/policies.", examples=["eplb"])
+    planned_on: str | None = Field(None, description="Trace that its plan is made from; absent: the one replayed.")
+    options: dict[str, float | int | bool | str] = Field({}, description="The policy's own settings.")
+
+
 class Routing(Section):
-    """Which experts the tokens visit: a recorded trace or a synthetic table."""
+    """Which experts the tokens visit: a recorded trace or a synthetic table, as it is or balanced."""
 
     trace: str | None = Field(None, description="Recorded expert counts: a file of scenarios/traces, by name or path.")
     synthetic: Synthetic | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Decides all chance in the routing table.")
+    policy: Balancing | None = Field(None, description="Absent: experts stay where they are, in order.")
 
 
 class Measured(Section):

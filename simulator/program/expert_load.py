@@ -1,7 +1,6 @@
 """Expert load: what a routing table makes each rank compute and send.
 
-A table gives how popular each expert is in each layer. One micro-batch of every ep group follows it: ranks are assumed
-to send the same mix (their data is alike), and every ep group to see the same table.
+Ranks are assumed to send the same mix (their data is alike), and every ep group to see the same table.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import numpy.typing as npt
 
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
-from simulator.routing.rows import rows_per_expert
-from simulator.routing.table import RoutingTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +39,8 @@ class LayerLoad:
         return float(self.sent_rows[0].sum())
 
 
-def layer_load(
-    table: RoutingTable, moe_layer: int, *, tokens: int, top_k: int, mesh: Mesh, folding: Folding
-) -> LayerLoad:
-    """The load of the *moe_layer*-th MoE layer when every rank brings *tokens* tokens."""
-    rows = rows_per_expert(table, moe_layer, tokens * mesh.ep, top_k).reshape(mesh.ep, -1)
+def layer_load(rows: npt.NDArray[np.int64], mesh: Mesh, folding: Folding) -> LayerLoad:
+    """The load of one MoE layer whose experts receive *rows* [ep ranks, experts on the rank] from one ep group."""
     place = mesh.expert_rank()[folding.representative]
     sent = np.broadcast_to(rows.sum(axis=1) / mesh.ep, (mesh.ep, mesh.ep))
     return LayerLoad(rows[place], sent)

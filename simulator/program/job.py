@@ -13,7 +13,7 @@ from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.sharding import TrainedState
 from simulator.program.trained import Trained
-from simulator.routing.table import RoutingTable
+from simulator.routing.outcome import Outcome
 
 Loss = Literal["plain", "chunked", "cut"]
 Zero = Literal[1, 3]
@@ -42,7 +42,13 @@ class Job:
     loss: Loss
     optimizer_bytes: int
     """Bytes that the optimizer reads and writes for each element it owns."""
-    routing: RoutingTable | None
+    routing: Outcome | None
+    """Rows of every expert slot in one micro-batch, and where the experts are; None without experts."""
+
+    @property
+    def expert_slots(self) -> int | None:
+        """Experts that a rank holds, copies included; None without experts."""
+        return None if self.routing is None else int(self.routing.placement.slots.shape[2])
 
     @property
     def own_architecture(self) -> Architecture:

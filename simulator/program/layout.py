@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.engine.task import Allocation
 from simulator.model.architecture import Architecture
@@ -46,13 +46,24 @@ def lay_out(job: Job, stage: int) -> Layout:
     """Group the weights of *stage* as `fully_shard` on each layer, its experts and the root does."""
     own = job.own_architecture
     ends = _end_parameters(job, own, stage)
-    weights = {layer.index: layer_parameters(own, own.layers[layer.index]) for layer in job.layers_of(stage)}
+    weights = {
+        layer.index: _held(job, layer_parameters(own, own.layers[layer.index])) for layer in job.layers_of(stage)
+    }
     layers = tuple(_layer_unit(job, f"layer {index}", held) for index, held in weights.items())
     root = Unit("root", (_group(job, "root", ends),) if ends else (), _made_by(job, "root", ends))
     vision = vision_parameters(job.architecture) if stage == 0 else ()
     idle = (_group(job, "vision", vision),) if vision else ()
     groups = (*(group for unit in (*layers, root) for group in unit.groups), *idle)
     return Layout(layers, root, idle, _resident(job, groups), _owned(job, groups), _copied(job, stage, weights))
+
+
+def _held(job: Job, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """*parameters* with as many experts as all slots of the ep ranks hold, copies counted."""
+    slots = job.expert_slots
+    return tuple(
+        replace(p, shape=(slots * job.mesh.ep, *p.shape[1:])) if p.role == "routed_expert" and slots else p
+        for p in parameters
+    )
 
 
 def _layer_unit(job: Job, name: str, weights: tuple[Parameter, ...]) -> Unit:

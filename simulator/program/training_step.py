@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from simulator.model.architecture import Layer, MixtureOfExperts
+from simulator.model.architecture import Layer
 from simulator.model.operator import Kernel, Operator
 from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
 from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters
@@ -138,13 +138,5 @@ def _expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:
     for layer in job.layers_of(stage):
         if layer.index in numbers:
             assert job.routing is not None
-            assert isinstance(layer.feed_forward, MixtureOfExperts)
-            loads[layer.index] = layer_load(
-                job.routing,
-                numbers[layer.index],
-                tokens=job.workload.sent_tokens,
-                top_k=layer.feed_forward.top_k,
-                mesh=job.mesh,
-                folding=job.folding,
-            )
+            loads[layer.index] = layer_load(job.routing.rows[0, numbers[layer.index]], job.mesh, job.folding)
     return loads
