@@ -47,8 +47,31 @@ from simulator.forecast.reading import read_scenario
                 "training.sequence_length: found 9000, the model takes at most 8192 positions",
             ],
         ),
+        (
+            "dense",
+            ("parallel={tp: 16}",),
+            ["parallel: tp(16) does not divide the heads of grouped attention: 8 / 16 = 0.50; "
+             "the nearest degrees that do are 8"],
+        ),
+        (
+            "dense",
+            ("parallel={cp: 4, dp_shard: 4}", "training.sequence_length=2050"),
+            ["parallel: cp(4) does not cut a sequence into 2 cp equal pieces: 2,050 / 8 = 256.25; "
+             "the nearest degrees that do are 1 and 5"],
+        ),
+        (
+            "mixture",
+            ("cluster.accelerators=24", "parallel={dp_shard: 24, etp: 3}", "training.global_batch_sequences=24"),
+            ["parallel: etp(3) does not divide the intermediate width of mixture of experts: 512 / 3 = 170.67; "
+             "the nearest degrees that do are 2 and 4"],
+        ),
+        (
+            "dense",
+            ("parallel={pp: 16}",),
+            ["parallel.pp: found 16, but the model has 4 layers; allowed: up to that"],
+        ),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_go_together_is_refused_all_at_once(
     small: Small, kind: str, overrides: tuple[str, ...], messages: list[str]
 ) -> None:
@@ -62,7 +85,7 @@ def test_what_does_not_go_together_is_refused_all_at_once(
     ("override", "start"),
     [
         ("model=kimi-k3.2", "model: no model 'kimi-k3.2' (did you mean 'kimi-k3.1'?): neither a file nor one of"),
-        ("cluster.node=hgx-h20", "cluster.node: no node 'hgx-h20' (did you mean 'hgx-h200'?)"),
+        ("cluster.node=hgx-h2000", "cluster.node: no node 'hgx-h2000' (did you mean 'hgx-h200'?)"),
         ("cluster.fabric=rail", "cluster.fabric: no fabric 'rail'"),
         ("routing.trace=olmoe-c5", "routing.trace: no routing trace 'olmoe-c5' (did you mean 'olmoe-c4'?)"),
     ],

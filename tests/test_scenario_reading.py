@@ -110,15 +110,36 @@ def test_the_global_batch_is_whole_micro_batches(batch: int, nearest: str) -> No
 
 
 @pytest.mark.parametrize("axis", ["tp", "cp", "pp"])
-def test_an_axis_that_is_not_simulated_is_refused(axis: str) -> None:
-    found = problems(KIMI, f"parallel.{axis}=2", "parallel.dp_shard=64", "parallel.ep=64")
-    assert found == [f"--set parallel.{axis}=2: parallel.{axis}: found 2, not simulated yet; allowed: 1"]
+def test_every_axis_counts_towards_the_accelerators(axis: str) -> None:
+    halved = (f"parallel.{axis}=2", "parallel.dp_shard=64", "parallel.ep=64")
+    assert getattr(read_scenario(KIMI, halved)[0].parallel, axis) == 2
+    (line,) = problems(KIMI, f"parallel.{axis}=2")
+    degrees = " * ".join(f"{name}({2 if name == axis else 1})" for name in ("tp", "cp", "pp"))
+    assert line.endswith(
+        f"dp_replicate(1) * dp_shard(128) * {degrees} = 256, but the cluster has 128 accelerators; nearest: dp_shard 64"
+    )
 
 
-def test_etp_is_not_simulated_yet() -> None:
-    assert problems(KIMI, "parallel.etp=2") == [
-        "--set parallel.etp=2: parallel.etp: found 2, not simulated yet; allowed: 1"
+@pytest.mark.parametrize("axis", ["tp", "cp"])
+def test_ep_borrows_from_tp_and_cp_too(axis: str) -> None:
+    wide = (f"parallel.{axis}=2", "parallel.dp_shard=64", "parallel.ep=128")
+    assert read_scenario(KIMI, wide)[0].parallel.ep == 128
+
+
+def test_ep_does_not_borrow_from_pp() -> None:
+    halved = ("parallel.pp=2", "parallel.dp_shard=64", "parallel.ep=128")
+    assert problems(KIMI, *halved) == [
+        "--set parallel.ep=128: parallel.ep: found 128, which does not divide dp_shard(64) * cp(1) * tp(1) = 64; "
+        "nearest: 64"
     ]
+
+
+def test_ep_times_etp_must_divide_what_they_borrow_from() -> None:
+    assert read_scenario(KIMI, ["parallel.etp=2"])[0].parallel.etp == 2
+    (line,) = problems(KIMI, "parallel.etp=4")
+    assert line.endswith(
+        "parallel.ep: found 64 * etp(4) = 256, which does not divide dp_shard(128) * cp(1) * tp(1) = 128; nearest: 32"
+    )
 
 
 def test_a_trace_excludes_synthetic_routing() -> None:
@@ -138,8 +159,8 @@ def test_all_arithmetic_is_told_at_once_in_order_of_lines() -> None:
     found = problems(KIMI, "cluster.accelerators=130", "training.micro_batch_sequences=7", "parallel.etp=4")
     assert [line.split(": ")[1] for line in found] == [
         "parallel.dp_shard",
+        "parallel.ep",
         "training.global_batch_sequences",
-        "parallel.etp",
     ]
 
 
@@ -147,7 +168,8 @@ def test_huge_degrees_are_refused_at_once() -> None:
     found = problems(
         KIMI, *(f"parallel.{axis}=10000000" for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep"))
     )
-    assert len(found) == 5
+    assert len(found) == 2
+    assert all("found 10000000" in line or "(10000000) * dp_shard(10000000)" in line for line in found)
 
 
 def test_a_dense_scenario_needs_little(tmp_path: Path) -> None:
