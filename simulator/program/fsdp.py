@@ -105,13 +105,15 @@ class Fsdp:
         self._spent = []
 
     def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
-        """The unsharded gradients of *weights* of *unit*; one that exists already is added to in place."""
+        """The unsharded gradients of *weights* of *unit*; what adds to one that exists is workspace for a moment."""
         made = []
         for name in weights:
             group, elements = unit.trained[name]
-            key = f"gradient.{unit.name}.{name}"
-            if elements and not self._emitter.holds(key):
-                made.append(allocation(key, "gradients", float(elements * COMPUTE_BYTES)))
+            key, size = f"gradient.{unit.name}.{name}", float(elements * COMPUTE_BYTES)
+            if elements and self._emitter.holds(key):
+                made.append(allocation(f"{key} again", "workspace", size))
+            elif elements:
+                made.append(allocation(key, "gradients", size))
                 self._made.setdefault(group, []).append(key)
         return made
 

@@ -165,8 +165,9 @@ class LayerCode:
             before = self._steps[max(number - 1, 0)]
             gradient = allocation(f"{tag}.grad.{number}", step.output_kind, before.output_bytes)
             scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._backward_scratch[number])
-            takes = [*gradients(step.weights), gradient, scratch]
-            self._run(step, step.backward, step.moves_back, takes, blocks_host=False)
+            made = gradients(step.weights)
+            self._run(step, step.backward, step.moves_back, [*made, gradient, scratch], blocks_host=False)
+            self._free(*(item.key for item in made if item.kind == "workspace"))
             self._free(scratch.key, alive, f"{tag}.saved.{number}", f"{tag}.out.{number - 1}")
             alive = gradient.key
         self._free(alive)

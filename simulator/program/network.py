@@ -164,7 +164,7 @@ class Network:
         collective = self._scale_up_collective(operation)
         if collective is None or level.kind not in SCALE_UP_KINDS:
             return rate * level.share
-        return np.asarray(rate * collective.share_at(members, self._cluster.node.accelerators), np.float64)
+        return np.asarray(rate * collective.share_at(members, self._cluster.node.scale_up.domain), np.float64)
 
     def _inner_latency_s(
         self, operation: Operation, inner_members: npt.NDArray[np.int64], message_bytes: float | Amounts
