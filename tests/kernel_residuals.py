@@ -58,7 +58,7 @@ def priced_s(point):
         extra = {"rows": np.array(point["rows"]), "weight_gradient": name.startswith("dW")}
         shape = (out, inner) if name.startswith("y") else (inner, out)
     ask = (H200, point["kind"], point["flops"], point["bytes"], shape[:3], point["dtype"])
-    seconds = float(kernel_time(*ask, backward=back, **extra).seconds)
+    seconds = float(kernel_time(*ask, backward=back, alone=True, **extra).seconds)
     return seconds + (sort_s(shape[0]) if point["kind"] == "scatter_put" else 0.0)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 import numpy as np
 from pydantic import Field, field_validator
 
-from simulator.hardware.figure import Floats, Grade, Record, Share
+from simulator.hardware.figure import Figure, Floats, Grade, Record, Share
 from simulator.hardware.tiling import Tiling
 from simulator.units import Seconds
 
@@ -90,6 +90,8 @@ class Curve(Record):
     """Relative half-width that holds about two thirds of the measured points around the curve."""
     overhead: Seconds
     """Device time of starting and draining the kernel, added to the roofline."""
+    sustained: Figure[Share] | None = None
+    """Share of its own rate that arithmetic keeps within a training step, where the part works at its power limit."""
     compute: tuple[ComputeSeries, ...] = ()
     """Share of the arithmetic peak. Empty: arithmetic of this kind hides under its traffic and is not priced."""
     memory: Annotated[tuple[Series, ...], Field(min_length=1)]

@@ -67,13 +67,15 @@ def kernel_time(
     rows: ArrayLike | None = None,
     backward: bool = False,
     weight_gradient: bool = False,
+    alone: bool = False,
 ) -> KernelTime:
     """Price one launch of a kernel of *kind*, or many at once where *flops* and *bytes* are arrays.
 
     *shape* is (m, n, k) of a gemm as executed, (n, k) of a grouped gemm, (heads, head_dim, length) of attention.
     *rows*, for a grouped gemm, are the rows of each expert along the last axis: padding and small experts cost what
     they cost. *weight_gradient* says that a grouped gemm makes an (n, k) gradient for each expert, out of its rows.
-    No work takes no time. Raise :exc:`UnsupportedDtypeError` for arithmetic in a format that the part lacks, and
+    A kernel timed *alone* runs faster than within a step, where the part is at its power limit. No work takes no time.
+    Raise :exc:`UnsupportedDtypeError` for arithmetic in a format that the part lacks, and
     :exc:`KeyError` for a kind that no curve is known for.
     """
     flops_, bytes_ = np.broadcast_arrays(np.asarray(flops, float), np.asarray(bytes, float))
@@ -86,6 +88,8 @@ def kernel_time(
     if curve.compute and flops_.any():
         compute = _pick(ask, curve.compute)
         compute_s = _compute_s(ask, compute, rate)
+        if curve.sustained is not None and not alone:
+            compute_s = compute_s / curve.sustained.value
         slower_s = _joined(compute_s, memory_s, compute.ridge)
         binding = compute if compute_s.sum() > memory_s.sum() else memory
     seconds = np.where((flops_ > 0) | (bytes_ > 0), slower_s + curve.overhead, 0.0)

@@ -140,10 +140,18 @@ class LayerCode:
         self._scratch = [_temporaries(step, step.workspace_bytes) for step in steps]
         self._backward_scratch = [_temporaries(step, step.backward_workspace_bytes) for step in steps]
 
-    def forward(self, tag: str, *, keep: bool, first: list[Allocation] | None = None) -> None:
-        """Write the forward pass; *keep* what autograd needs. The first task also takes *first*."""
+    def forward(self, tag: str, *, keep: bool, first: list[Allocation] | None = None, stop_early: bool = False) -> None:
+        """Write the forward pass; *keep* what autograd needs. The first task also takes *first*.
+
+        PyTorch's non-reentrant checkpoint stops a recomputation *early*: once the last tensor that backward needs is
+        there, which is when the last operator that saves any is about to run.
+        """
         alive = ""
+        last = max((number for number, step in enumerate(self._steps) if step.kept), default=0)
         for number, step in enumerate(self._steps):
+            if stop_early and number == last:
+                self._keep_input(tag, number)
+                break
             takes = list(first or []) if number == 0 else []
             if keep:
                 takes.append(tensors(f"{tag}.saved.{number}", _saved_kind(step), self._own_saved(number)))
@@ -188,6 +196,12 @@ class LayerCode:
             takes = []
         if moves:
             emitter.await_(position)
+
+    def _keep_input(self, tag: str, number: int) -> None:
+        """Keep what an operator that does not run would have saved: its input, which is there."""
+        if not self._handed_over[number - 1]:
+            kept = tensors(f"{tag}.saved.{number}", _saved_kind(self._steps[number]), self._own_saved(number))
+            self._emitter.take(kept)
 
     def _own_saved(self, number: int) -> tuple[Quantity, ...]:
         """What an operator saves beside the result that the one before handed over."""

@@ -129,7 +129,7 @@ class StageWriter:
                 self._gather_ahead(number, -1)
         if self._job.recompute:
             with emitter.at(phase="recompute", layer=layer):
-                code.forward(tag, keep=True)
+                code.forward(tag, keep=True, stop_early=self._job.zero == 3)
         with emitter.at(phase="backward", layer=layer):
             code.backward(tag, partial(sharding.gradients, unit))
             emitter.release(*(item.key for item in self._kept_inputs(number, tag)))
