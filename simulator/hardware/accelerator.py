@@ -30,7 +30,7 @@ class AcceleratorSheet(Record):
     kernel_launch: Figure[Seconds]
     """Host time of launching one kernel."""
     framework_launch: Figure[Seconds]
-    """Host time per kernel of an eager framework: modules, dispatch and autograd included."""
+    """Host time per kernel launched from a framework's Python: modules, dispatch and autograd included."""
     kernel_gap: Figure[Seconds]
     """Device time between two kernels of a stream that are queued one behind the other."""
     sm_count: Figure[float] | None = None
@@ -65,9 +65,9 @@ class Accelerator:
         """Peak rate of device memory."""
         return self.sheet.hbm_bandwidth.value
 
-    def launch_s(self, *, eager: bool) -> float:
-        """Host time per kernel, launched by an eager framework or by compiled code."""
-        return (self.sheet.framework_launch if eager else self.sheet.kernel_launch).value
+    def launch_s(self, *, from_python: bool) -> float:
+        """Host time per kernel, launched from a framework's Python or by compiled code."""
+        return (self.sheet.framework_launch if from_python else self.sheet.kernel_launch).value
 
     @property
     def kernel_gap_s(self) -> float:

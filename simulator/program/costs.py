@@ -42,9 +42,9 @@ class Priced:
 class Costs:
     """Prices operators; remembers what it has priced, since most layers are alike."""
 
-    def __init__(self, accelerator: Accelerator, *, eager: bool) -> None:
+    def __init__(self, accelerator: Accelerator, *, from_python: bool) -> None:
         self._accelerator = accelerator
-        self._eager = eager
+        self._from_python = from_python
         self._known: dict[tuple[Kernel, Direction], tuple[float, str]] = {}
 
     def forward(self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None) -> Priced:
@@ -69,8 +69,8 @@ class Costs:
 
     @property
     def launch_ns(self) -> int:
-        """Host time of one launch."""
-        return round(self._accelerator.launch_s(eager=self._eager) * 1e9)
+        """Host time of one launch: the code of hand-fused stacks is called from Python too, compiled code is not."""
+        return round(self._accelerator.launch_s(from_python=self._from_python) * 1e9)
 
     def _price(
         self, kernels: tuple[Kernel, ...], operator: Operator, rows: Rows | None, direction: Direction

@@ -31,7 +31,7 @@ class TrainingStep:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._costs = Costs(job.cluster.accelerator, eager=job.workload.execution == "eager")
+        self._costs = Costs(job.cluster.accelerator, from_python=job.workload.execution != "compiled")
         self.stages = job.mesh.pp
         self._stages = [_Stage(job, self._costs, number) for number in range(job.mesh.pp)]
 
