@@ -81,6 +81,8 @@ def test_ctrl_c_ends_with_130() -> None:
         "import os, signal, time\n"
         "from simulator.cli.guard import conclude\n"
         "import typer\n"
+        # A program that a shell starts in the background ignores the signal.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def body():\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    time.sleep(10)\n"

@@ -138,13 +138,22 @@ def test_one_layer_is_gathered_ahead_and_none_without_prefetching(small: Small) 
 def test_copy_out_waits_for_its_gather_and_the_next_gather_for_the_copy_out(small: Small) -> None:
     tasks = lower(small("dense")).tasks
     names = [task.name for task in tasks]
-    gather, copy_out, after = (
+    gather, copy_out, copy_in, after = (
         names.index("all-gather layer 1"),
         names.index("copy-out layer 1"),
+        names.index("gather copy-in layer 2"),
         names.index("all-gather layer 2"),
     )
     assert gather in tasks[copy_out].deps
-    assert tasks[after].deps == (copy_out,)
+    assert tasks[after].deps == (copy_in, copy_out)
+
+
+def test_a_gather_that_nobody_asked_for_ahead_waits_for_no_compute(small: Small) -> None:
+    tasks = lower(small("dense", "training.fsdp.prefetch=0")).tasks
+    names = [task.name for task in tasks]
+    root, copy_out = names.index("all-gather root"), names.index("copy-out layer 1")
+    assert tasks[root].deps == (names.index("gather copy-in root"),)
+    assert tasks[names.index("all-gather layer 2")].deps == (copy_out,)
 
 
 @pytest.mark.parametrize("kind", ["dense", "mixture"])

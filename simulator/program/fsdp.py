@@ -50,8 +50,11 @@ class Fsdp:
         """Issue the all-gathers of *unit*, unless they are under way or done."""
         if unit.name in self._gathers:
             return
+        self._gather(unit, ahead=True)
+
+    def _gather(self, unit: Unit, *, ahead: bool) -> None:
         self._gathers[unit.name] = {}
-        ready = self._copy_in(unit)
+        ready = self._copy_in(unit, ahead=ahead)
         for group in self._copied(unit):
             size = float(group.gathered_elements * COMPUTE_BYTES)
             transfer = self._ring("all_gather", group.axis, size)
@@ -72,7 +75,8 @@ class Fsdp:
         groups = self._copied(unit)
         if not groups or self._emitter.holds(f"unsharded.{groups[0].name}"):
             return
-        self.gather(unit)
+        if unit.name not in self._gathers:
+            self._gather(unit, ahead=False)
         for position in self._gathers[unit.name]:
             self._emitter.await_(position)
         own = list(self._gathers[unit.name].values())
@@ -198,11 +202,12 @@ class Fsdp:
         self._emitter.release(*self._kept)
         self._kept = []
 
-    def _copy_in(self, unit: Unit) -> tuple[int, ...]:
+    def _copy_in(self, unit: Unit, *, ahead: bool) -> tuple[int, ...]:
         """Cast the shards of *unit* to the compute format and copy them into the all-gather's buffer.
 
         PyTorch does so on a stream of its own; since that takes the same memory rate as compute, it is written as
-        part of compute. Returns what the all-gather waits for.
+        part of compute. Returns what the all-gather waits for: when it is issued *ahead*, its own copy-in, which is
+        next on the compute stream; else the last copy-out, since it runs beside the compute that was issued before.
         """
         groups = [group for group in self._copied(unit) if group.ranks > 1]
         if not groups:
@@ -213,7 +218,7 @@ class Fsdp:
         if trained:
             copy += self._costs.price(Kernel("cast_down", 0.0, float((self._stored_bytes + COMPUTE_BYTES) * trained)))
         position = self._emitter.compute(f"gather copy-in {unit.name}", "split_copy", copy)
-        return (position, *self._last_copy_out)
+        return (position, *self._last_copy_out) if ahead or not self._last_copy_out else self._last_copy_out
 
     def _copied(self, unit: Unit) -> tuple[ShardGroup, ...]:
         """Groups of *unit* that are gathered or cast before use."""
