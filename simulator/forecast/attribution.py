@@ -76,7 +76,9 @@ def attribute(program: Sequence[Task], recording: Recording, micro_batches: int,
         busy = recording.end_ns[position] - recording.start_ns[position]
         result.add("compute_s", task.kind, task.grade, slot, busy)
         before = recording.end_ns[position]
-    result.parts["imbalance_s"][micro_batches] += recording.step_ns - before
+    own_end, last = recording.end_ns.max(axis=0, initial=0), recording.end_ns.argmax(axis=0)
+    _name_wait(result, program, recording, micro_batches, before, own_end, np.where(own_end > before, last, -1))
+    result.parts["imbalance_s"][micro_batches] += recording.step_ns - own_end
     result.parts["pipeline_bubble_s"][micro_batches] += step_ns - recording.step_ns
     return result
 
@@ -85,18 +87,30 @@ def _name_gap(
     result: Attribution, program: Sequence[Task], recording: Recording, position: int, slot: int, before: Vector
 ) -> None:
     """Name the wait of the compute stream before the task at *position*, which began at *before*."""
-    start = recording.start_ns[position]
-    gap = start - before
     binding = recording.issue_ns[position].copy()
-    cause = np.full(len(gap), -1)
+    cause = np.full(len(before), -1)
     for dep in program[position].deps:
         later = recording.end_ns[dep] > binding
         binding = np.where(later, recording.end_ns[dep], binding)
         cause = np.where(later, dep, cause)
+    _name_wait(result, program, recording, slot, before, recording.start_ns[position], cause)
+
+
+def _name_wait(
+    result: Attribution,
+    program: Sequence[Task],
+    recording: Recording,
+    slot: int,
+    before: Vector,
+    until: Vector,
+    cause: Vector,
+) -> None:
+    """Name the time between *before* and *until*, waited for the task at *cause*, or for the host where it is -1."""
+    gap = until - before
     result.add("launch_bound_s", "launch", "measured", slot, np.where(cause < 0, gap, 0))
     for dep in np.unique(cause[cause >= 0]).tolist():
         task, came, began = program[dep], recording.start_ns[dep], recording.begin_ns[dep]
-        waited = np.clip(np.minimum(began, start) - np.maximum(came, before), 0, gap)
+        waited = np.clip(np.minimum(began, until) - np.maximum(came, before), 0, gap)
         assert task.collective is not None
         communicator = task.collective.communicator
         idle = "pipeline_bubble_s" if communicator == "pp" else "imbalance_s"

@@ -40,10 +40,10 @@ def fit(scenario: Scenario, folder: Path, progress: Progress | None = None) -> d
 
 
 def memory_of(scenario: Scenario, folder: Path) -> MemoryForecast:
-    """The ledger of two micro-batches, the second beside the gradients of the first: further ones take no more."""
-    job = assemble_job(scenario, folder)
-    enough = max(2, job.mesh.pp)
-    programs = TrainingStep(job).programs(min(enough, micro_batches(scenario)))
+    """The ledger of one micro-batch more than are held at once: it comes beside the gradients of the first."""
+    job, count = assemble_job(scenario, folder), micro_batches(scenario)
+    lowering = TrainingStep(job)
+    programs = lowering.programs(min(count, lowering.held_at_once(count) + 1))
     return remember(programs, job.cluster, job.folding.behaviours)
 
 

@@ -156,11 +156,15 @@ def _cost(scenario: Scenario, job: Job, step_s: float, tokens: int) -> dict[str,
 
 def _traffic(step: SimulatedStep) -> dict[str, float]:
     """Bytes that the busiest rank sends in one micro-batch, by kind of collective."""
-    sent: dict[str, npt.NDArray[np.float64]] = {}
-    for task in (task for program in step.programs for task in program.tasks):
-        if task.collective is not None and task.micro_batch == step.typical:
-            sent[task.kind] = sent.get(task.kind, np.zeros(1)) + np.asarray(task.collective.wire_bytes)
-    return {f"{kind}_bytes_per_micro_batch": float(values.max()) for kind, values in sorted(sent.items())}
+    most: dict[str, float] = {}
+    for program in step.programs:
+        sent: dict[str, npt.NDArray[np.float64]] = {}
+        for task in program.tasks:
+            if task.collective is not None and task.micro_batch == step.typical:
+                sent[task.kind] = sent.get(task.kind, np.zeros(1)) + np.asarray(task.collective.wire_bytes)
+        for kind, values in sent.items():
+            most[kind] = max(most.get(kind, 0.0), float(values.max()))
+    return {f"{kind}_bytes_per_micro_batch": value for kind, value in sorted(most.items())}
 
 
 def _routing(job: Job) -> dict[str, Any]:

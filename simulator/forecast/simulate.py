@@ -87,7 +87,7 @@ def simulate(
         return SimulatedStep(programs, recordings, count, micro_batches, events, period_ns)
 
     if lowering.stages > 1:
-        return _pipeline(run, lowering.stages, micro_batches)
+        return _pipeline(run, lowering, micro_batches)
     count = min(micro_batches, FIRST_TRY)
     while True:
         step = run(count)
@@ -103,9 +103,9 @@ def _silent(_share: float) -> None:
     """Progress that nobody listens to."""
 
 
-def _pipeline(run: Callable[[int], SimulatedStep], stages: int, micro_batches: int) -> SimulatedStep:
-    """A pipeline that is filled grows by equal amounts: two runs tell them."""
-    filled = max(FIRST_TRY, 2 * stages)
+def _pipeline(run: Callable[[int], SimulatedStep], lowering: TrainingStep, micro_batches: int) -> SimulatedStep:
+    """A pipeline that is filled grows by equal amounts: two runs tell them. What is held at once is all simulated."""
+    filled = max(FIRST_TRY, 2 * lowering.stages, lowering.held_at_once(micro_batches))
     if micro_batches <= filled + MORE_IN_A_PIPELINE:
         return run(micro_batches)
     shorter, longer = run(filled), run(filled + MORE_IN_A_PIPELINE)

@@ -126,7 +126,8 @@ def _resident_whole(job: Job, groups: tuple[ShardGroup, ...]) -> dict[str, list[
     """ZeRO-1: bf16 parameters and the gradient buffer are whole; master weights and moments are owned in shares."""
     frozen = [float(share.elements * job.frozen_bytes) for group in groups for share in group.frozen]
     trained = [(share.elements, group.ranks) for group in groups for share in group.trained]
-    states = job.state.parameter, job.state.optimizer / 2, job.state.optimizer / 2
+    master = job.state.parameter if job.state.parameter != COMPUTE_BYTES else 0
+    states = master, job.state.optimizer / 2, job.state.optimizer / 2
     return {
         "parameters": [*frozen, *(float(elements * COMPUTE_BYTES) for elements, _ in trained)],
         "gradients": [float(sum(elements for elements, _ in trained) * job.reduce_bytes)],

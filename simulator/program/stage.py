@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from simulator.engine.task import Allocation, Task
@@ -152,6 +152,8 @@ class StageWriter:
             return
         receives = (boundary < self._code.number) == (direction == "forward")
         transfer = self._network.hand_over(self._input_bytes, f"{direction} {micro_batch} {boundary}", boundary)
+        if receives:
+            transfer = replace(transfer, collective=replace(transfer.collective, wire_bytes=0.0))
         way = "receive" if receives else "send"
         stream = f"pp_{way}_{direction}"
         deps = () if receives else (self._emitter.last,)

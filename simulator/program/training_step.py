@@ -18,7 +18,7 @@ from simulator.program.job import Job
 from simulator.program.layer_code import LayerCode, Pricer, Step
 from simulator.program.layout import lay_out
 from simulator.program.network import Network
-from simulator.program.schedules import schedules
+from simulator.program.schedules import enough, schedules
 from simulator.program.stage import StageCode, StageProgram, StageWriter
 from simulator.program.zero1 import Zero1
 
@@ -34,6 +34,10 @@ class TrainingStep:
         self._costs = Costs(job.cluster.accelerator, from_python=job.workload.execution != "compiled")
         self.stages = job.mesh.pp
         self._stages = [_Stage(job, self._costs, number) for number in range(job.mesh.pp)]
+
+    def held_at_once(self, micro_batches: int) -> int:
+        """Micro-batches, of so many in all, that memory is the same for as for all of them."""
+        return enough(self._job.schedule, self.stages, micro_batches)
 
     def programs(self, micro_batches: int) -> tuple[StageProgram, ...]:
         """The step with *micro_batches* of them, a program for each stage."""

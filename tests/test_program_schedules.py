@@ -1,0 +1,163 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_jobs import DENSE, Small
+
+from simulator.engine.ledger import account
+from simulator.engine.simulation import Part, Simulation
+from simulator.engine.task import Collective, Task
+from simulator.forecast.assembly import assemble_job
+from simulator.forecast.fitting import memory_of
+from simulator.forecast.forecast import forecast
+from simulator.forecast.reading import read_scenario
+from simulator.forecast.simulate import SimulatedStep, simulate
+from simulator.program.schedules import Pass, enough, in_flight, schedules
+from simulator.program.training_step import TrainingStep
+
+FORWARD_NS, BACKWARD_NS = 100, 230
+NAMES = ("1f1b", "gpipe")
+
+
+def spelled(passes: list[Pass]) -> str:
+    return " ".join(f"{direction[0].upper()}{micro_batch}" for direction, micro_batch in passes)
+
+
+def stage_tasks(passes: list[Pass], stage: int, stages: int) -> list[Task]:
+    """The passes as tasks of equal stages whose hand-overs take no time."""
+    tasks: list[Task] = []
+    for direction, micro_batch in passes:
+        ahead, behind = (stage - 1, stage) if direction == "forward" else (stage, stage - 1)
+
+        def hand_over(boundary: int, way: str, *deps: int, of: str = f"{direction} {micro_batch}") -> None:
+            if 0 <= boundary < stages - 1:
+                parts = (boundary, boundary + 1)
+                meeting = Collective("pp", np.array([0]), meeting=f"{of} {boundary}", parts=parts)
+                tasks.append(Task(way, f"{way} {of.split()[0]}", "pipeline", 0, deps=deps, collective=meeting))
+
+        hand_over(ahead, "receive")
+        deps = (len(tasks) - 1,) if tasks and tasks[-1].name == "receive" else ()
+        duration = FORWARD_NS if direction == "forward" else BACKWARD_NS
+        tasks.append(Task(direction, "compute", "gemm", duration, deps=deps))
+        hand_over(behind, "send", len(tasks) - 1)
+    return tasks
+
+
+def test_one_forward_one_backward_in_turn() -> None:
+    order = schedules()["1f1b"]
+    assert spelled(order(0, 3, 5)) == "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"
+    assert spelled(order(1, 3, 5)) == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4"
+    assert spelled(order(2, 3, 5)) == "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"
+    assert spelled(order(0, 4, 2)) == "F0 F1 B0 B1"
+
+
+def test_gpipe_runs_all_forwards_first_and_backs_out_of_the_last() -> None:
+    assert spelled(schedules()["gpipe"](1, 3, 3)) == "F0 F1 F2 B2 B1 B0"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("micro_batches", [1, 2, 3, 8])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_every_pass_runs_once_and_forward_first(name: str, stages: int, micro_batches: int) -> None:
+    for stage in range(stages):
+        passes = schedules()[name](stage, stages, micro_batches)
+        assert sorted(passes) == [(way, m) for way in ("backward", "forward") for m in range(micro_batches)]
+        assert all(passes.index(("forward", m)) < passes.index(("backward", m)) for m in range(micro_batches))
+
+
+def test_what_a_stage_holds_at_once() -> None:
+    for stage in range(4):
+        assert in_flight(schedules()["1f1b"](stage, 4, 9)) == 4 - stage
+        assert in_flight(schedules()["gpipe"](stage, 4, 9)) == 9
+    assert in_flight(schedules()["1f1b"](0, 4, 2)) == 2
+
+
+def test_how_many_micro_batches_show_what_all_hold() -> None:
+    assert [enough("1f1b", 4, count) for count in (1, 3, 4, 100)] == [1, 3, 4, 4]
+    assert [enough("gpipe", 4, count) for count in (1, 3, 4, 100)] == [1, 3, 4, 100]
+    assert [enough(name, 1, 5) for name in NAMES] == [1, 5]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 1), (2, 6), (4, 4), (4, 9), (8, 3)])
+def test_equal_stages_take_as_long_as_their_micro_batches_and_the_way_through(
+    name: str, stages: int, micro_batches: int
+) -> None:
+    parts = [
+        Part(stage_tasks(schedules()[name](stage, stages, micro_batches), stage, stages), 1) for stage in range(stages)
+    ]
+    step_ns = max(recording.step_ns for recording in Simulation(*parts).run())
+    assert step_ns == (micro_batches + stages - 1) * (FORWARD_NS + BACKWARD_NS)
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixteen layers and next to no vocabulary on eight accelerators of one node, in four stages of equal work."""
+    folder = tmp_path_factory.mktemp("deep")
+    (folder / "deep.json").write_text(json.dumps(DENSE | {"num_hidden_layers": 16, "vocab_size": 16}))
+    (folder / "deep.yaml").write_text(
+        "name: deep\nmodel: deep\ncluster: {node: hgx-h200, fabric: single-node, accelerators: 4}\n"
+        "parallel: {pp: 4}\n"
+        "training: {sequence_length: 8192, global_batch_sequences: 1, zero: 1, optimizer: {name: sgd}}\n"
+    )
+    return folder / "deep.yaml"
+
+
+def run(path: Path, *overrides: str, micro_batches: int) -> SimulatedStep:
+    job = assemble_job(*read_scenario(str(path), [f"training.global_batch_sequences={micro_batches}", *overrides]))
+    return simulate(TrainingStep(job), micro_batches, behaviours=job.folding.behaviours)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lowered_pipeline_takes_that_and_its_sends(deep: Path, name: str) -> None:
+    schedule = f"training.pipeline_schedule={name}"
+    alone, eight = (run(deep, schedule, micro_batches=count) for count in (1, 8))
+    program = alone.programs[1]
+    pass_ns = sum(int(t.duration_ns) for t in program.tasks if t.stream == "compute" and t.micro_batch == 0)
+    send_ns = max(int(np.max(t.duration_ns)) for t in program.tasks if t.kind == "pipeline")
+    assert send_ns < 0.02 * pass_ns
+    # A stage of embedding or loss works a little longer than one without, and the update is behind them all.
+    ends_ns = 0.02 * pass_ns
+    for step, count in ((alone, 1), (eight, 8)):
+        rounds = count + 4 - 1
+        assert rounds * pass_ns <= step.step_ns <= rounds * (pass_ns + 2 * send_ns + ends_ns)
+
+
+def test_activations_of_as_many_micro_batches_as_there_are_stages_to_the_end(deep: Path) -> None:
+    def saved(name: str, micro_batches: int) -> list[int]:
+        """Activations at each stage's peak, in micro-batches."""
+        step = run(deep, f"training.pipeline_schedule={name}", micro_batches=micro_batches)
+        held = [
+            account(program.tasks, program.resident, 1)["hbm"].breakdown(0)["saved activations"]
+            for program in step.programs
+        ]
+        one = run(deep, micro_batches=1).programs[1]
+        each = account(one.tasks, one.resident, 1)["hbm"].breakdown(0)["saved activations"]
+        return [round(bytes_ / each) for bytes_ in held]
+
+    assert saved("1f1b", 6) == [4, 3, 2, 1]
+    assert saved("gpipe", 6) == [6, 6, 6, 6]
+
+
+def test_a_filled_pipeline_is_extrapolated_to_what_it_takes(small: Small) -> None:
+    job = assemble_job(*small("dense", "parallel={pp: 2, dp_shard: 8}", "training.sequence_length=8192"))
+    lowering = TrainingStep(job)
+    step = simulate(lowering, 24, behaviours=job.folding.behaviours)
+    assert (step.simulated, step.more) == (6, 18)
+    parts = [Part(program.tasks, job.folding.behaviours) for program in lowering.programs(24)]
+    whole = max(recording.step_ns for recording in Simulation(*parts).run())
+    assert step.step_ns == pytest.approx(whole, rel=1e-3)
+
+
+def test_gpipe_is_simulated_whole_since_it_holds_all_at_once(small: Small) -> None:
+    def peak(*overrides: str) -> float:
+        read = small("dense", "parallel={pp: 2, dp_shard: 8}", *overrides)
+        found = forecast(*read)
+        assert found.summary["memory"]["hbm"]["peak_bytes"] == memory_of(*read).summary()["hbm"]["peak_bytes"]
+        return float(found.summary["memory"]["hbm"]["breakdown"]["saved activations"])
+
+    few, many = (f"training.global_batch_sequences={8 * count}" for count in (5, 20))
+    grown = peak(many, "training.pipeline_schedule=gpipe") / peak(few, "training.pipeline_schedule=gpipe")
+    assert grown == pytest.approx(4, rel=0.05)
+    assert peak(many) == peak(few)
