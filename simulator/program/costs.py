@@ -144,20 +144,40 @@ def adapters_of(operator: Operator, adapters: Mapping[str, Adapter]) -> tuple[Ad
 
 
 def _adapter_forward(adapter: Adapter, tokens: int) -> tuple[Kernel, ...]:
-    """Low-rank product h = x A, then y += h B."""
+    """Low-rank product h = x A, then y += scale * (h B), as peft runs it: two gemms, a product and a sum."""
     into, out = adapter.widths
-    return (_gemm(adapter, tokens, adapter.rank, into), _gemm(adapter, tokens, out, adapter.rank))
+    return (
+        _gemm(adapter, tokens, adapter.rank, into),
+        _gemm(adapter, tokens, out, adapter.rank),
+        _rows(adapter, tokens, 4.0 * out),
+        _rows(adapter, tokens, 6.0 * out),
+    )
 
 
 def _adapter_backward(adapter: Adapter, tokens: int) -> tuple[Kernel, ...]:
-    """Gradients of h, B, x and A, in that order: each moves as much as its forward gemm."""
-    into, out = adapter.widths
-    thin, wide = (adapter.rank, into), (out, adapter.rank)
-    return tuple(_gemm(adapter, tokens, n, k) for n, k in (wide, wide, thin, thin))
+    """Gradients of the scaled result, of h, B, x and A, and the sum of x's gradient with the base weight's."""
+    (into, out), rank = adapter.widths, adapter.rank
+    return (
+        _rows(adapter, tokens, 4.0 * out),
+        _gemm(adapter, tokens, rank, out),
+        _gemm(adapter, tokens, out, rank, over_tokens=True),
+        _gemm(adapter, tokens, into, rank),
+        _gemm(adapter, tokens, rank, into, over_tokens=True),
+        _rows(adapter, tokens, 6.0 * into),
+    )
 
 
-def _gemm(adapter: Adapter, tokens: int, n: int, k: int) -> Kernel:
-    """A gemm y [tokens, n] = x [tokens, k] W; on routed experts, work per row and one expert's weights."""
+def _gemm(adapter: Adapter, tokens: int, n: int, k: int, *, over_tokens: bool = False) -> Kernel:
+    """A gemm [tokens, n] = [tokens, k] [k, n], or *over_tokens* [n, k] = [n, tokens] [tokens, k].
+
+    On routed experts, work per row and one expert's weights.
+    """
     if adapter.parameter.role == "routed_expert":
         return Kernel("grouped_gemm", 2.0 * n * k, 2.0 * (n + k), shape=(n, k), fixed_bytes=2.0 * n * k)
-    return Kernel("gemm", 2.0 * tokens * n * k, 2.0 * (tokens * k + k * n + tokens * n), shape=(tokens, n, k))
+    shape = (n, k, tokens) if over_tokens else (tokens, n, k)
+    return Kernel("gemm", 2.0 * tokens * n * k, 2.0 * (tokens * k + k * n + tokens * n), shape=shape)
+
+
+def _rows(adapter: Adapter, tokens: int, row_bytes: float) -> Kernel:
+    """An element-wise kernel that moves *row_bytes* for each token, or for each routed row."""
+    return Kernel("elementwise", 0.0, row_bytes * (1 if adapter.parameter.role == "routed_expert" else tokens))
