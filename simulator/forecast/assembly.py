@@ -11,9 +11,10 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.scenario import Balancing, Scenario, Training
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.library import build_cluster, load_fabric, load_node
-from simulator.model.architecture import Architecture, MixtureOfExperts
+from simulator.model.architecture import Architecture, GroupedAttention, MixtureOfExperts
 from simulator.model.config import read_architecture
 from simulator.model.operator import Workload
+from simulator.model.operators.grouped_attention import has_unfused_core
 from simulator.model.parameters import layer_parameters
 from simulator.model.split import split_problems
 from simulator.parallel.folding import Folding, apart, fold
@@ -47,6 +48,8 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     workload = Workload(
         (training.sequence_length,) * training.micro_batch_sequences,
         execution=training.execution,
+        attention=training.attention,
+        dropout=training.dropout,
         tp=split.tp,
         cp=split.cp,
         etp=split.etp,
@@ -154,6 +157,7 @@ def _routing(
 def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _expert_problems(scenario, architecture)
     yield from _lora_problems(scenario, architecture)
+    yield from _attention_problems(scenario, architecture)
     split = scenario.parallel
     lengths = (scenario.training.sequence_length,)
     yield from (f"parallel: {told}" for told in split_problems(architecture, split.tp, split.cp, split.etp, lengths))
@@ -197,3 +201,23 @@ def _lora_problems(scenario: Scenario, architecture: Architecture) -> Iterator[s
         if target not in roles:
             known = sorted(roles & {"attention", "mlp", "shared_expert", "latent", "routed_expert"})
             yield f"training.lora.targets: {architecture.model_type} has no {target} weights; it has {', '.join(known)}"
+
+
+def _attention_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    """What rules out attention over scores in memory, and dropout."""
+    training, model = scenario.training, architecture.model_type
+    if training.dropout and any(layer.hyper_connections > 1 for layer in architecture.layers):
+        yield f"training.dropout: {model} has parallel residual streams, which know none; leave it out"
+    if training.attention == "flash":
+        return
+    mixers = [layer.mixer for layer in architecture.layers if layer.mixer is not None]
+    others = sorted({m.kind.replace("_", " ") for m in mixers if not isinstance(m, GroupedAttention)})
+    known = "training.attention: unfused is known of plainly causal grouped attention"
+    if others:
+        yield f"{known}, {model} has {' and '.join(others)}; allowed: flash"
+    if not all(has_unfused_core(mixer) for mixer in mixers if isinstance(mixer, GroupedAttention)):
+        yield f"{known}, {model} has windows, chunks or sinks; allowed: flash"
+    if training.execution != "fused":
+        yield f"training.execution: found {training.execution}; attention: unfused is part of fused, allowed: that"
+    if scenario.parallel.cp > 1:
+        yield f"parallel.cp: found {scenario.parallel.cp}, but attention: unfused splits no sequence; allowed: 1"

@@ -95,6 +95,10 @@ class Training(Section):
         "plain", description="plain: all logits at once; chunked: along the sequence; cut: along the vocabulary, fused."
     )
     execution: Literal["eager", "compiled", "fused"] = Field("fused", description="How operators run as kernels.")
+    attention: Literal["flash", "unfused"] = Field(
+        "flash", description="flash: one kernel; unfused: products and a softmax over scores in memory, as Megatron-LM."
+    )
+    dropout: bool = Field(False, description="Dropout in attention and on what every sub-layer adds to the residual.")
 
 
 class Synthetic(Section):

@@ -15,6 +15,9 @@ from typing import Literal
 Execution = Literal["eager", "compiled", "fused"]
 """How operators run: framework kernels one by one, element-wise ones fused by a compiler, or a hand-fused stack."""
 
+Attention = Literal["flash", "unfused"]
+"""Whether softmax attention is one kernel, or products and a softmax over scores in memory."""
+
 Rows = Literal["tokens", "routed"]
 """Whether costs are totals over the rank's tokens, or per routed row (one token sent to one expert)."""
 
@@ -110,6 +113,9 @@ class Workload:
     sequence_lengths: tuple[int, ...]
     """Length in tokens of each sequence, whole; attention never crosses two of them."""
     execution: Execution = "fused"
+    attention: Attention = "flash"
+    dropout: bool = False
+    """Whether attention's probabilities and the results of sub-layers are dropped out; a flash kernel draws its own."""
     activation_bytes: int = 2
     """Bytes of one activation element (bf16: 2)."""
     image_patches: tuple[int, ...] = field(default=())

@@ -19,6 +19,7 @@ from simulator.model.operators.gemm import linear
 from simulator.model.operators.lane import MIXER_INPUT, gathered_lane, token_lane
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.rotary import rotary
+from simulator.model.operators.unfused_attention import unfused_attention
 from simulator.model.split import Split
 
 SPLITS = (Split("heads", "the heads"), Split("kv_heads", "the key-value heads", copied=True))
@@ -27,11 +28,10 @@ SPLITS = (Split("heads", "the heads"), Split("kv_heads", "the key-value heads", 
 def operators(component: GroupedAttention, hidden: int, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *component* in a model *hidden* wide; keys and values are read by their groups, not repeated."""
     shape = attention_shape(component)
-    sinks = ("self_attn.sinks",) if component.sinks else ()
     return (
         *before_core(component, hidden, workload),
         *gather_context(workload, shape.key + shape.value),
-        flash_attention(token_lane(workload), workload, shape, _pairs(component, workload), sinks=sinks),
+        _core(component, workload, shape),
         *after_core(component, hidden, workload),
     )
 
@@ -87,6 +87,18 @@ def _projections(component: GroupedAttention, hidden: int, workload: Workload) -
         yield linear(
             lane, f"{name}_proj", MIXER_INPUT, hidden, width, weights, bias=component.qkv_bias, shares_input=shares
         )
+
+
+def has_unfused_core(component: GroupedAttention) -> bool:
+    """Whether attention over scores in memory is known for *component*: plainly causal, over all tokens before."""
+    return not component.sinks and component.window is None and component.chunk is None
+
+
+def _core(component: GroupedAttention, workload: Workload, shape: AttentionShape) -> Operator:
+    if workload.attention == "unfused":
+        return unfused_attention(token_lane(workload), workload, shape)
+    sinks = ("self_attn.sinks",) if component.sinks else ()
+    return flash_attention(token_lane(workload), workload, shape, _pairs(component, workload), sinks=sinks)
 
 
 def _pairs(component: GroupedAttention, workload: Workload) -> float:

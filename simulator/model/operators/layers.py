@@ -34,7 +34,7 @@ def layer_operators(architecture: Architecture, layer: Layer, workload: Workload
     for part, component in (("mixer", layer.mixer), ("feed_forward", layer.feed_forward)):
         if component is not None:
             inner = component_operators(component, hidden, workload)
-            found += _sub_layer(layer, lane, part, hidden, inner)
+            found += _sub_layer(layer, lane, part, hidden, inner, dropout=workload.dropout)
     return keep_once(found)
 
 
@@ -53,7 +53,9 @@ def vision_operators(architecture: Architecture, workload: Workload) -> tuple[Op
     return () if architecture.vision is None else vision.operators(architecture.vision, workload)
 
 
-def _sub_layer(layer: Layer, lane: Lane, part: str, hidden: int, inner: tuple[Operator, ...]) -> Iterator[Operator]:
+def _sub_layer(
+    layer: Layer, lane: Lane, part: str, hidden: int, inner: tuple[Operator, ...], *, dropout: bool
+) -> Iterator[Operator]:
     source = f"{part}_residual"
     if layer.residual_blocks:
         yield _residual_mix(layer, lane, part, hidden)
@@ -70,7 +72,7 @@ def _sub_layer(layer: Layer, lane: Lane, part: str, hidden: int, inner: tuple[Op
     if layer.hyper_connections > 1:
         yield write_streams(lane, f"{part}_write", f"{part}_output", hidden, layer.hyper_connections)
     else:
-        yield residual_add(lane, f"{part}_add", hidden)
+        yield residual_add(lane, f"{part}_add", hidden, dropout=dropout)
 
 
 def _extra_norms(layer: Layer, lane: Lane, part: str, hidden: int) -> Iterator[Operator]:
