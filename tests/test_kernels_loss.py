@@ -1,0 +1,56 @@
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra calibrate: pip install -e .[calibrate,dev]")
+triton = pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for Linux")
+if not (torch.cuda.is_available() or triton.knobs.runtime.interpret):
+    pytest.skip("no GPU: set TRITON_INTERPRET=1 to interpret the kernels", allow_module_level=True)
+
+from kernel_checks import distances, drawn
+
+from kernels import loss
+from kernels.reference.loss import plain_loss
+
+SMALL_BUDGET = 6000
+
+
+def head(rows: int, width: int, words: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    x, w = drawn(rows, width), drawn(words, width, seed=1)
+    label = torch.randint(words, (rows,), generator=torch.Generator().manual_seed(2)).to(x.device)
+    label[:: max(2, rows // 2)] = loss.IGNORED
+    return [x, w], label
+
+
+@pytest.mark.parametrize(("rows", "width", "words"), [(2, 5, 3), (37, 16, 300)])
+@pytest.mark.parametrize("budget", [SMALL_BUDGET, loss.BUDGET_BYTES])
+def test_cut_loss_and_its_gradients(rows: int, width: int, words: int, budget: int) -> None:
+    inputs, label = head(rows, width, words)
+    cut = lambda x, w: loss.cut_loss(x, w, label, budget)  # noqa: E731
+    assert max(distances(cut, partial(plain_loss, label_N=label), inputs)) < 2e-6
+
+
+@pytest.mark.parametrize("chunk", [1, 10, 1024])
+def test_chunk_loss_and_its_gradients(chunk: int) -> None:
+    inputs, label = head(21, 16, 300)
+    chunked = lambda x, w: loss.chunk_loss(x, w, label, chunk)  # noqa: E731
+    assert max(distances(chunked, partial(plain_loss, label_N=label), inputs)) < 2e-6
+
+
+def test_cut_loss_in_bf16() -> None:
+    inputs, label = head(37, 16, 300)
+    cut = lambda x, w: loss.cut_loss(x, w, label, SMALL_BUDGET)  # noqa: E731
+    assert max(distances(cut, partial(plain_loss, label_N=label), [x.bfloat16() for x in inputs])) < 2e-2
+
+
+def test_a_frozen_head_gets_no_gradient() -> None:
+    (x, w), label = head(5, 8, 20)
+    loss.cut_loss(x.requires_grad_(), w, label).backward()
+    assert x.grad is not None
+    assert w.grad is None
+
+
+def test_blocks_of_the_backward_pass_fit_the_budget() -> None:
+    rows, words = loss._backward_pieces(8192, 4096, 128256, loss.BUDGET_BYTES, 2)
+    assert (len(rows), len(words)) == (2, 32)
+    assert rows[0].stop * 4096 * 4 + rows[0].stop * words[0].stop * 2 <= loss.BUDGET_BYTES
