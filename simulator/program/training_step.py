@@ -117,13 +117,13 @@ class _Stage:
         ]
 
     def _loads_along(self, operators: tuple[Operator, ...], load: LayerLoad | None) -> Iterator[LayerLoad | None]:
-        """The load that each operator sees: between the gather and the scatter of etp ranks, that of all of them."""
-        own = load
+        """The load that each operator sees: from the gather to the scatter of etp ranks, that of all of them."""
+        own, group = load, load and load.of_group(self._job.mesh.etp)
         for operator in operators:
+            moves = {collective.operation for collective in operator.forward_collectives if collective.axis == "etp"}
+            load = group if "all_gather" in moves else load
             yield load
-            for collective in operator.forward_collectives:
-                if own is not None and collective.axis == "etp":
-                    load = own.of_group(self._job.mesh.etp) if collective.operation == "all_gather" else own
+            load = own if "reduce_scatter" in moves else load
 
     def _optimizer(self) -> Priced:
         """One multi-tensor pass over what the rank owns."""

@@ -70,14 +70,20 @@ def join_shares(workload: Workload, width: int) -> Iterator[Operator]:
 def share_experts(
     workload: Workload, routed: Lane, width: int, side: Literal["before", "behind"]
 ) -> Iterator[Operator]:
-    """Around experts whose matrices etp ranks split: each brings the rows that it was sent, and takes their sums."""
+    """Around experts whose matrices etp ranks split: each brings the rows that it was sent, and takes their sums.
+
+    Costs are per row of those that they have together.
+    """
     if workload.etp == 1:
         return
     moved = routed.tensor_bytes(width)
     gather, scatter = Collective("all_gather", "etp", moved), Collective("reduce_scatter", "etp", moved)
-    name, first, second = ("tp_gather", gather, scatter) if side == "before" else ("tp_scatter", scatter, gather)
+    if side == "before":
+        name, first, second, left = "tp_gather", gather, scatter, moved
+    else:
+        name, first, second, left = "tp_scatter", scatter, gather, moved / workload.etp
     yield Operator(
-        name, (), rows="routed", output_bytes=moved, forward_collectives=(first,), backward_collectives=(second,)
+        name, (), rows="routed", output_bytes=left, forward_collectives=(first,), backward_collectives=(second,)
     )
 
 
