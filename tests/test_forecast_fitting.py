@@ -1,0 +1,62 @@
+import re
+
+import pytest
+from small_jobs import Small
+
+from simulator.forecast.fitting import MOST_SUGGESTIONS, changed, fit, memory_of
+
+# 128 sequences of 8192 tokens at once are more activations than an H200 has memory for.
+TOO_LARGE = (
+    "training.sequence_length=8192", "training.micro_batch_sequences=128", "training.global_batch_sequences=2048",
+)  # fmt: skip
+
+
+def overrides(change: str) -> list[str]:
+    """A suggested change as separate overrides."""
+    return re.split(r" (?=[a-z_.]+=)", change)
+
+
+def test_what_fits_needs_no_change(small: Small) -> None:
+    found = fit(*small("dense"))
+    assert (found["fits"], found["verdict"], found["suggestions"]) == (True, "fits", [])
+    assert found["memory"] == memory_of(*small("dense")).summary()
+
+
+@pytest.fixture(scope="module")
+def too_large(small: Small) -> dict[str, object]:
+    return fit(*small("dense", *TOO_LARGE))
+
+
+def test_every_suggestion_fits_as_it_is_written(small: Small, too_large: dict[str, object]) -> None:
+    assert (too_large["fits"], too_large["verdict"]) == (False, "does not fit")
+    suggestions = too_large["suggestions"]
+    assert isinstance(suggestions, list)
+    assert 0 < len(suggestions) <= MOST_SUGGESTIONS
+    for suggestion in suggestions:
+        memory = memory_of(*small("dense", *TOO_LARGE, *overrides(suggestion["change"])))
+        assert memory.verdict != "does not fit"
+        assert memory.summary()["hbm"]["peak_bytes"] == suggestion["peak_bytes"]
+
+
+def test_the_cheapest_token_comes_first(too_large: dict[str, object]) -> None:
+    suggestions = too_large["suggestions"]
+    assert isinstance(suggestions, list)
+    prices = [suggestion["accelerator_s_per_1m_tokens"] for suggestion in suggestions]
+    assert prices == sorted(prices)
+    changes = [suggestion["change"] for suggestion in suggestions]
+    assert "training.recompute=full" in changes
+    assert "training.micro_batch_sequences=1" in changes
+
+
+def test_a_change_leaves_everything_else_as_it_was(small: Small) -> None:
+    scenario, _ = small("dense")
+    other = changed(scenario, {"training.recompute": "full", "parallel.dp_shard": 8, "training.fsdp.prefetch": 2})
+    assert (other.training.recompute, other.parallel.dp_shard, other.training.fsdp.prefetch) == ("full", 8, 2)
+    assert changed(
+        other, {"training.recompute": "none", "parallel.dp_shard": 16, "training.fsdp.prefetch": 1}
+    ).model_dump() == scenario.model_dump()  # fmt: skip
+
+
+def test_memory_needs_no_more_micro_batches_than_are_held_at_once(small: Small) -> None:
+    few, many = (f"training.global_batch_sequences={16 * count}" for count in (2, 4000))
+    assert memory_of(*small("dense", many)).summary() == memory_of(*small("dense", few)).summary()
