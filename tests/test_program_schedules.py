@@ -99,7 +99,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "deep.yaml").write_text(
         "name: deep\nmodel: deep\ncluster: {node: hgx-h200, fabric: single-node, accelerators: 4}\n"
         "parallel: {pp: 4}\n"
-        "training: {sequence_length: 8192, global_batch_sequences: 1, zero: 1, optimizer: {name: sgd}}\n"
+        "training: {sequence_length: 8192, global_batch_sequences: 1, optimizer: {name: sgd, master_weights: false}}\n"
     )
     return folder / "deep.yaml"
 
@@ -117,11 +117,12 @@ def test_a_lowered_pipeline_takes_that_and_its_sends(deep: Path, name: str) -> N
     pass_ns = sum(int(t.duration_ns) for t in program.tasks if t.stream == "compute" and t.micro_batch == 0)
     send_ns = max(int(np.max(t.duration_ns)) for t in program.tasks if t.kind == "pipeline")
     assert send_ns < 0.02 * pass_ns
-    # A stage of embedding or loss works a little longer than one without, and the update is behind them all.
+    # A stage of embedding or loss works a little longer than one without.
     ends_ns = 0.02 * pass_ns
+    update_ns = max(sum(int(t.duration_ns) for t in p.tasks if t.phase == "optimizer") for p in alone.programs)
     for step, count in ((alone, 1), (eight, 8)):
         rounds = count + 4 - 1
-        assert rounds * pass_ns <= step.step_ns <= rounds * (pass_ns + 2 * send_ns + ends_ns)
+        assert rounds * pass_ns <= step.step_ns <= rounds * (pass_ns + 2 * send_ns + ends_ns) + update_ns
 
 
 def test_activations_of_as_many_micro_batches_as_there_are_stages_to_the_end(deep: Path) -> None:
