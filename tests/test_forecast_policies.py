@@ -9,8 +9,10 @@ SKEWED = ("parallel.ep=8", "routing.synthetic={sigma: 1.5}")
 
 
 def test_a_plan_that_copies_hot_experts_levels_ranks_and_shortens_the_step(small: Small) -> None:
-    plain = forecast(*small("mixture", *SKEWED)).summary
-    planned = forecast(*small("mixture", *SKEWED, "routing.policy={name: eplb}")).summary
+    # Long enough to be bound by the device and not by launches.
+    long = (*SKEWED, "training.sequence_length=8192")
+    plain = forecast(*small("mixture", *long)).summary
+    planned = forecast(*small("mixture", *long, "routing.policy={name: eplb}")).summary
     assert plain["routing"]["slots_per_rank"] == 2
     assert planned["routing"]["slots_per_rank"] == 3
     assert planned["routing"]["rank_max_over_mean"] < 1.3 < plain["routing"]["rank_max_over_mean"]

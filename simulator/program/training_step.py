@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from simulator.model.architecture import Layer
 from simulator.model.operator import Kernel, Operator
-from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
 from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters
 from simulator.parallel.placement import Placement
 from simulator.program.costs import Costs, Priced
@@ -20,10 +19,8 @@ from simulator.program.layout import lay_out
 from simulator.program.network import Network
 from simulator.program.schedules import enough, schedules
 from simulator.program.stage import StageCode, StageProgram, StageWriter
-from simulator.program.zero1 import Zero1
-
-ADAMW_KERNEL_TENSORS = 100
-"""Tensors that one multi-tensor kernel of the optimizer takes, about: its argument space holds so many addresses."""
+from simulator.program.stage_operators import StageOperators
+from simulator.program.zero1 import TENSORS_PER_KERNEL, Zero1
 
 
 class TrainingStep:
@@ -57,6 +54,7 @@ class _Stage:
         self._layout = lay_out(job, number)
         everything = job.trained.lora_rank is None
         self._pricer = Pricer(costs, self._network, tokens=job.workload.tokens, all_trained=everything)
+        self._operators = StageOperators(job, self._layout, number)
         self._loads = _expert_loads(job, number)
         self._known: dict[Layer, list[Step]] = {}
         self._layers = [self._steps(layer) for layer in job.layers_of(number)]
@@ -75,7 +73,8 @@ class _Stage:
         writer.update(self._optimizer())
         ordered = tuple(ends[m] for m in sorted(ends))
         first_rank = self._number * job.mesh.stage_ranks
-        return StageProgram(emitter.tasks, self._layout.resident(), ordered, first_rank, self._layout, self._loads)
+        resident = [*self._layout.resident(), *self._operators.unread_gradients()]
+        return StageProgram(emitter.tasks, resident, ordered, first_rank, self._layout, self._loads)
 
     def _code(self, emitter: Emitter) -> StageCode:
         job, first, last = self._job, self._number == 0, self._number == self._job.mesh.pp - 1
@@ -88,22 +87,30 @@ class _Stage:
         return StageCode(
             number=self._number,
             layers=[LayerCode(emitter, steps) for steps in self._layers],
-            embedding=code(embedding_operators(job.architecture, job.workload)) if first else None,
-            loss=code(loss_operators(job.architecture, job.workload, job.loss)) if last else None,
+            embedding=code(self._operators.embedding()) if first else None,
+            loss=code(self._operators.loss()) if last else None,
         )
 
     def _sharding(self, emitter: Emitter) -> Fsdp | Zero1:
         job = self._job
         if job.zero == 1:
-            return Zero1(emitter, self._network, self._layout, reduce_bytes=job.reduce_bytes)
+            return Zero1(
+                emitter,
+                self._costs,
+                self._network,
+                self._layout,
+                reduce_bytes=job.reduce_bytes,
+                stored_bytes=job.state.parameter,
+                made=self._operators.made_gradients(),
+                averaged=job.mesh.dp_replicate * job.mesh.fsdp > 1,
+            )
         stored, reduced = job.state.parameter, job.reduce_bytes
         return Fsdp(emitter, self._costs, self._network, stored_bytes=stored, reduce_bytes=reduced)
 
     def _steps(self, layer: Layer) -> list[Step]:
         """The priced operators of *layer*; those that no routing touches are shared by all layers of its make."""
         make = replace(layer, index=0)
-        operators = layer_operators(self._job.architecture, make, self._job.workload)
-        operators = tuple(op for op in operators if self._job.mesh.ep > 1 or not op.expert_parallel_only)
+        operators = self._operators.layer(layer)
         loads = list(self._loads_along(operators, self._loads.get(layer.index)))
         adapters = self._job.trained.adapters(layer_parameters(self._own, self._own.layers[layer.index]))
         plain = self._known.get(make)
@@ -129,7 +136,7 @@ class _Stage:
         """One multi-tensor pass over what the rank owns."""
         elements = self._layout.owned_elements
         tensors = sum(group.parameters for group in self._layout.groups if group.trained_elements)
-        launches = max(1, tensors // ADAMW_KERNEL_TENSORS)
+        launches = max(1, tensors // TENSORS_PER_KERNEL)
         dtype = "bf16" if self._job.state.parameter == COMPUTE_BYTES else "fp32"
         priced = self._costs.price(Kernel("optimizer", 0.0, float(elements * self._job.optimizer_bytes), dtype=dtype))
         return replace(priced, launches=launches)

@@ -3,27 +3,64 @@
 Gradients add up in one buffer of the reduce dtype over all micro-batches. After the last one they are reduce-scattered,
 every rank updates the master weights it owns, and the new parameters are all-gathered. Nothing of that is hidden behind
 the backward pass (Megatron-LM without overlap flags). Rajbhandari et al., 2020; Megatron-LM `distrib_optimizer.py`.
+
+Beside the update itself, a step passes over memory so often, in bytes an element, where R is the reduce dtype's size:
+
+- the whole buffer: zeroed R (write), its norm looked at for NaN R (read), scaled by one over the ranks that share the
+  batch 2 R (read, write; not where they are one);
+- the owned share: gradients cast to fp32 2 + 4 (only where R is 2), their norm 4 (read), clipping 8 (read, write), and
+  new master weights copied into bf16 parameters 4 + 2 (only where there are master weights).
+
+With R = 4 that is 16 bytes for each element of the buffer and 18 for each owned one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import replace
+
 from simulator.engine.task import Allocation
 from simulator.hardware.node import Operation
-from simulator.program.emitter import Emitter
+from simulator.model.operator import Kernel
+from simulator.program.costs import Costs
+from simulator.program.emitter import Emitter, allocation
 from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE
 from simulator.program.layout import Layout
 from simulator.program.network import Network
 from simulator.program.unit import Unit
 
+FP32_BYTES = 4
+TENSORS_PER_KERNEL = 100
+"""Tensors that one multi-tensor kernel takes, about: its argument space holds so many addresses."""
+
 
 class Zero1:
-    """Writes what data parallelism adds to a program."""
+    """Writes what data parallelism adds to a program.
 
-    def __init__(self, emitter: Emitter, network: Network, layout: Layout, *, reduce_bytes: int) -> None:
+    *reduce_bytes* and *stored_bytes*: of an element of the buffer, and of a parameter that is updated. *made*: weights
+    whose gradients are tensors for a moment. *averaged*: whether several ranks share the batch.
+    """
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        costs: Costs,
+        network: Network,
+        layout: Layout,
+        *,
+        reduce_bytes: int,
+        stored_bytes: int,
+        made: Set[str],
+        averaged: bool,
+    ) -> None:
         self._emitter = emitter
+        self._costs = costs
         self._network = network
         self._layout = layout
         self._reduce_bytes = reduce_bytes
+        self._stored_bytes = stored_bytes
+        self._made = made
+        self._averaged = averaged
 
     def gather(self, unit: Unit) -> None:
         """Nothing: parameters are whole."""
@@ -34,9 +71,13 @@ class Zero1:
     def reshard(self, unit: Unit) -> None:
         """Nothing: parameters stay whole."""
 
-    def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:  # noqa: ARG002, as FSDP's
-        """None: they go straight into the resident buffer."""
-        return []
+    def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
+        """Gradients that are tensors until they are in the buffer; the others go straight into it."""
+        return [
+            allocation(f"gradient.{unit.name}.{name}", "workspace", float(unit.trained[name][1] * COMPUTE_BYTES))
+            for name in weights
+            if name in self._made and unit.trained[name][1]
+        ]
 
     def reduce(self, unit: Unit) -> None:
         """Nothing until the last micro-batch is through."""
@@ -45,15 +86,35 @@ class Zero1:
         """Nothing is under way."""
 
     def before_update(self) -> None:
-        """Reduce-scatter all gradients, then sum the shards of replicas."""
+        """Reduce-scatter all gradients, sum the shards of replicas, and bound the norm of what the rank owns."""
+        whole, owned = sum(self._trained().values()), self._layout.owned_elements
+        self._pass("check for NaN", "reduction", whole * self._reduce_bytes)
+        if self._averaged:
+            self._pass("scale gradients", "elementwise", whole * 2 * self._reduce_bytes)
         for axis, elements in self._trained().items():
             self._collective("reduce_scatter", axis, elements * self._reduce_bytes, REDUCE)
             self._collective("all_reduce", "dp_replicate", elements * self._reduce_bytes / self._ranks(axis), REDUCE)
+        if self._reduce_bytes != FP32_BYTES:
+            traffic = owned * (self._reduce_bytes + FP32_BYTES)
+            self._pass("widen gradients", "cast_up", traffic, launches=self._tensors())
+        multi = max(1, self._tensors() // TENSORS_PER_KERNEL)
+        self._pass("gradient norm", "reduction", owned * FP32_BYTES, launches=multi)
+        self._pass("clip gradients", "elementwise", owned * 2 * FP32_BYTES, launches=multi)
 
     def after_update(self) -> None:
-        """All-gather the updated parameters."""
+        """All-gather the updated parameters, and empty the buffer for the next step."""
+        if self._stored_bytes != COMPUTE_BYTES:
+            traffic = self._layout.owned_elements * (self._stored_bytes + COMPUTE_BYTES)
+            self._pass("copy parameters", "cast_down", traffic, launches=self._tensors())
         for axis, elements in self._trained().items():
             self._collective("all_gather", axis, elements * COMPUTE_BYTES, GATHER)
+        self._pass("zero gradients", "fill", sum(self._trained().values()) * self._reduce_bytes)
+
+    def _pass(self, name: str, kind: str, traffic: float, *, launches: int = 1) -> None:
+        """One pass of *traffic* bytes over memory in so many equal kernels."""
+        dtype = "fp32" if self._reduce_bytes == FP32_BYTES else "bf16"
+        priced = self._costs.price(Kernel(kind, 0.0, float(traffic), dtype=dtype))
+        self._emitter.compute(name, kind, replace(priced, launches=launches))
 
     def _collective(self, operation: Operation, axis: str, size: float, stream: str) -> None:
         transfer = self._network.ring(operation, axis, float(size))
@@ -61,6 +122,10 @@ class Zero1:
             deps = (self._emitter.last,)
             position = self._emitter.transfer(f"{operation} {axis}", stream, operation, transfer, deps=deps)
             self._emitter.await_(position)
+
+    def _tensors(self) -> int:
+        """Tensors that are trained."""
+        return sum(len(group.trained) for group in self._layout.groups)
 
     def _trained(self) -> dict[str, int]:
         """Trained elements by the axis that shares them."""

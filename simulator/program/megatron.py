@@ -1,0 +1,55 @@
+"""Gradients as Megatron-LM with Transformer Engine makes them, on their way into the buffer that adds them up.
+
+The matmul of a linear layer's gradient adds into the buffer itself (gradient accumulation fusion). Autograd still wants
+a tensor: Transformer Engine hands it one that nobody reads and keeps it for later, one for every shape of weight
+(`get_dummy_wgrad`); Megatron's own output layer makes one each time. Every other gradient, the embedding's, norms' and
+biases', is a bf16 tensor first, which a hook on its weight adds into the buffer in a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from simulator.model.operator import Kernel, Operator
+from simulator.program.fsdp import COMPUTE_BYTES
+
+_MATMULS = ("gemm", "grouped_gemm")
+_OWN_LINEAR = ("router",)
+"""Linear layers that are not Transformer Engine's."""
+
+
+def hooked_weights(operator: Operator) -> tuple[str, ...]:
+    """Weights of *operator* whose gradients a hook adds into the buffer.
+
+    Biases of routed experts are left out: Transformer Engine sums their rows as part of its grouped products.
+    """
+    if operator.rows == "routed":
+        return ()
+    return tuple(name for name in operator.weights if not _has_matmul(operator) or name.endswith("bias"))
+
+
+def with_hooks(operator: Operator, elements: Mapping[str, int], reduce_bytes: int) -> Operator:
+    """*operator* with a kernel behind its gradients for each weight that is hooked.
+
+    *elements*: those of each weight on the rank. The kernel reads the gradient, reads the buffer and writes it.
+    """
+    sizes = [elements.get(name, 0) for name in hooked_weights(operator)]
+    adds = tuple(Kernel("elementwise", n, float(n * (COMPUTE_BYTES + 2 * reduce_bytes))) for n in sizes if n)
+    return replace(operator, backward_weight=operator.backward_weight + adds)
+
+
+def unread_gradients(operators: Iterable[Operator]) -> list[float]:
+    """Bytes of the unread gradients that stay on the rank, one for every shape of linear weight among *operators*."""
+    shapes = {
+        kernel.shape[:2]
+        for operator in operators
+        if operator.name not in _OWN_LINEAR
+        for kernel in operator.backward_weight
+        if kernel.kind in _MATMULS
+    }
+    return sorted(float(COMPUTE_BYTES * rows * columns) for rows, columns in shapes)
+
+
+def _has_matmul(operator: Operator) -> bool:
+    return any(kernel.kind in _MATMULS for kernel in operator.backward_weight)
