@@ -91,8 +91,12 @@ class Training(Section):
     recompute: Literal["none", "full"] = Field(
         "none", description="full: keep each layer's input only and run it again."
     )
-    loss: Literal["plain", "chunked", "cut"] = Field(
-        "plain", description="plain: all logits at once; chunked: along the sequence; cut: along the vocabulary, fused."
+    loss: Literal["plain", "compiled", "chunked", "cut"] = Field(
+        "plain",
+        description=(
+            "plain: all logits at once; compiled: the same in one kernel; chunked: along the sequence; "
+            "cut: along the vocabulary, fused."
+        ),
     )
     execution: Literal["eager", "compiled", "fused"] = Field("fused", description="How operators run as kernels.")
     attention: Literal["flash", "unfused"] = Field(

@@ -15,7 +15,7 @@ from simulator.parallel.sharding import TrainedState
 from simulator.program.trained import Trained
 from simulator.routing.outcome import Outcome
 
-Loss = Literal["plain", "chunked", "cut"]
+Loss = Literal["plain", "compiled", "chunked", "cut"]
 Zero = Literal[1, 3]
 
 

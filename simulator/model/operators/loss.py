@@ -1,8 +1,9 @@
-"""The end of the model: final norm, output projection, cross-entropy, in three variants.
+"""The end of the model: final norm, output projection, cross-entropy, in four variants.
 
 N tokens, vocabulary V, hidden D (models_and_formulas section 3.9). "plain": all logits at once, 6 N D V FLOPs with both
-gradients. "chunked": 1,024 tokens at a time with their gradients, same FLOPs, two gradients of the matrix at once.
-"cut": along the vocabulary in one kernel that keeps a log-sum-exp a token and computes the logits again, 8 N D V.
+gradients. "compiled": the same with one kernel each way, which keeps the logits as they are. "chunked": 1,024 tokens at
+a time with their gradients, same FLOPs, two gradients of the matrix at once. "cut": along the vocabulary in one kernel
+that keeps a log-sum-exp a token and computes the logits again, 8 N D V.
 Tensor-parallel ranks split the vocabulary and agree on each token's maximum, sum and own logit.
 """
 
@@ -22,7 +23,7 @@ from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, gather
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.residual_mix import residual_mix
 
-Variant = Literal["plain", "chunked", "cut"]
+Variant = Literal["plain", "compiled", "chunked", "cut"]
 
 CHUNK_TOKENS = 1024
 _SOFTMAX_FLOPS = 5
@@ -33,8 +34,8 @@ _HEAD_INPUT = "head_input"
 def operators(architecture: Architecture, workload: Workload, variant: Variant) -> tuple[Operator, ...]:
     """Everything after the last layer."""
     # A chunked loss makes its gradients in the forward pass; a cut one keeps its input for both passes.
-    again = _weight(architecture) if variant == "plain" else ()
-    variants = {"plain": _plain, "chunked": _chunked, "cut": _cut}
+    again = _weight(architecture) if variant in ("plain", "compiled") else ()
+    variants = {"plain": _plain, "compiled": _compiled, "chunked": _chunked, "cut": _cut}
     return (
         *_before_head(architecture, own_lane(workload)),
         *enter(workload, architecture.hidden, again),
@@ -112,6 +113,25 @@ def _plain(architecture: Architecture, workload: Workload) -> tuple[Operator, ..
         # Two fp32 gradients beside the kept tensor at the peak, 12 N V bytes in all (measured); the bf16 gradient that
         # the caller counts comes after it.
         backward_workspace_bytes=2 * wide - logits,
+    )
+    return head, loss
+
+
+def _compiled(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
+    """A compiler's loss: one pass for each token's maximum and sum, and one from logits to their gradient.
+
+    Nothing is written in fp32 but those two numbers a token.
+    """
+    lane, vocabulary = token_lane(workload), _held_vocabulary(architecture, workload)
+    head = linear(
+        gathered_lane(workload), "lm_head", _HEAD_INPUT, architecture.hidden, vocabulary, _weight(architecture)
+    )
+    logits, flops = lane.tensor_bytes(vocabulary), float(_SOFTMAX_FLOPS * lane.count * vocabulary)
+    loss = Operator(
+        "cross_entropy",
+        forward=(pointwise(logits, flops, kind="loss"),),
+        backward=(pointwise(2 * logits, flops, kind="loss"),),
+        saved=(Saved("logits", logits), Saved("loss_statistics", 2 * FP32_BYTES * lane.count)),
     )
     return head, loss
 
