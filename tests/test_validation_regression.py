@@ -15,19 +15,22 @@ MARGIN = 0.005
 STEP, THROUGHPUT = "step_time_s", "tokens_per_s_per_accelerator"
 ALLOCATED, RESERVED = "peak_allocated_bytes", "peak_reserved_bytes"
 HELD = {
-    ("h200", STEP): (18, 0.039, 0.119),
-    ("h200", ALLOCATED): (18, 0.003, 0.087),
+    ("h200", STEP): (18, 0.033, 0.089),
+    ("h200", ALLOCATED): (18, 0.003, 0.049),
     ("h200", RESERVED): (18, 0.009, 0.235),
-    ("llm-foundry", THROUGHPUT): (10, 0.133, 1.180),
-    ("megatron", STEP): (1, 0.673, 0.673),
-    ("simumax", STEP): (22, 0.067, 0.184),
-    ("simumax", ALLOCATED): (22, 0.047, 0.081),
-    ("simumax", RESERVED): (22, 0.079, 0.115),
-    ("torchao", THROUGHPUT): (1, 0.960, 0.960),
-    ("torchao", RESERVED): (1, 0.854, 0.854),
-    ("torchtune", THROUGHPUT): (2, 0.032, 0.053),
+    ("h200-held-out", STEP): (8, 0.032, 0.051),
+    ("h200-held-out", ALLOCATED): (8, 0.003, 0.005),
+    ("h200-held-out", RESERVED): (8, 0.008, 0.090),
+    ("llm-foundry", THROUGHPUT): (10, 0.178, 1.199),
+    ("megatron", STEP): (1, 0.613, 0.613),
+    ("simumax", STEP): (22, 0.049, 0.160),
+    ("simumax", ALLOCATED): (22, 0.010, 0.056),
+    ("simumax", RESERVED): (22, 0.032, 0.098),
+    ("torchao", THROUGHPUT): (1, 1.235, 1.235),
+    ("torchao", RESERVED): (1, 0.163, 0.163),
+    ("torchtune", THROUGHPUT): (2, 0.017, 0.018),
     ("torchtune", ALLOCATED): (2, 0.023, 0.038),
-    ("vtrain", STEP): (36, 0.441, 0.697),
+    ("vtrain", STEP): (36, 0.194, 0.430),
 }
 """(cases, median, worst) of the absolute errors of one figure of one source."""
 

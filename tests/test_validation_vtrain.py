@@ -47,5 +47,5 @@ def test_every_twentieth_row_of_single_nodes(tmp_path):
         rows = list(csv.DictReader(file))[::20]
     errors = [abs(error(row, tmp_path)) for row in rows]
     assert len(errors) == 36
-    assert mean(errors) == pytest.approx(0.137, abs=0.01)
-    assert median(errors) == pytest.approx(0.124, abs=0.01)
+    assert mean(errors) == pytest.approx(0.118, abs=0.01)
+    assert median(errors) == pytest.approx(0.102, abs=0.01)
