@@ -39,6 +39,20 @@ def test_a_policy_that_does_not_exist_names_the_nearest(small: Small) -> None:
         forecast(*small("mixture", "routing.policy={name: epbl}"))
 
 
+def test_a_named_workload_is_replayed(small: Small) -> None:
+    # Eight ranks of two experts. W5 gives nothing to the upper half; W7 heats a rank in step 3 alone.
+    for asked, busiest in (
+        ("routing.workload=W0_balanced", 1.0),
+        ("routing.workload=W5_zero_expert_rank", 2.0),
+        ("routing.workload=W7_burst", 1.0),
+    ):
+        routing = forecast(*small("mixture", "parallel.ep=8", asked)).summary["routing"]
+        assert routing["rank_max_over_mean"] == pytest.approx(busiest, abs=0.01)
+    hot = forecast(*small("mixture", "parallel.ep=8", "routing.workload=W7_burst", "routing.workload_step=3")).summary
+    # Two hot experts of sixteen take 0.8 of all picks: 8 x 0.8 times the mean.
+    assert hot["routing"]["rank_max_over_mean"] == pytest.approx(6.4, abs=0.1)
+
+
 def test_variants_are_every_combination_in_order() -> None:
     assert variants(["a", "b"], ["parallel.ep=8,16", "training.loss=cut"]) == [
         (name, (f"parallel.ep={ep}", "training.loss=cut")) for name in ("a", "b") for ep in (8, 16)

@@ -142,9 +142,16 @@ def test_ep_times_etp_must_divide_what_they_borrow_from() -> None:
     )
 
 
+def test_a_step_needs_a_workload() -> None:
+    assert problems(KIMI, "routing.workload_step=2") == [
+        "--set routing.workload_step=2: routing.workload_step: found a step without a workload; leave it out"
+    ]
+
+
 def test_a_trace_excludes_synthetic_routing() -> None:
     assert problems(KIMI, "routing.synthetic.sigma=1") == [
-        "--set routing.synthetic.sigma=1: routing.synthetic: found both trace and synthetic; allowed: one of the two"
+        "--set routing.synthetic.sigma=1: routing.synthetic: found trace and synthetic; allowed: one of "
+        "trace, synthetic and workload"
     ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from simulator.cli.bar import progress
-from simulator.cli.guard import Answer, conclude
+from simulator.cli.guard import Answer, conclude, say
 from simulator.cli.options import AsJson, Changes
 
 
@@ -18,13 +19,14 @@ def compare(
         typer.Option("--over", metavar="PATH=A,B,...", help="Run each scenario with each of these values. Repeatable."),
     ] = None,
     changes: Changes = None,
+    png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw them.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate several scenarios, or one under several settings, and show them side by side."""
-    conclude(lambda: _answer(scenarios, over or [], changes or []), as_json)
+    conclude(lambda: _answer(scenarios, over or [], changes or [], png), as_json)
 
 
-def _answer(scenarios: list[str], over: list[str], changes: list[str]) -> Answer:
+def _answer(scenarios: list[str], over: list[str], changes: list[str], png: Path | None) -> Answer:
     from simulator.documents import InvalidDocument, Problem
     from simulator.forecast import comparison
     from simulator.report.comparison_table import comparison_table
@@ -35,4 +37,17 @@ def _answer(scenarios: list[str], over: list[str], changes: list[str]) -> Answer
         raise InvalidDocument([Problem("", None, "", str(error))]) from None
     with progress() as hear:
         result = comparison.compare(scenarios, over, changes, hear)
+    if png is not None:
+        _draw(result, png)
     return Answer(result, lambda: comparison_table(result))
+
+
+def _draw(result: dict[str, Any], png: Path) -> None:
+    from simulator.report.comparison_chart import comparison_chart
+    from simulator.report.files import folder, replacing
+    from simulator.report.paper import write_png
+
+    folder(png.parent)
+    with replacing(png) as file:
+        write_png(comparison_chart(result), file)
+    say(f"wrote {png}")

@@ -27,6 +27,7 @@ from simulator.routing.library import load_routing
 from simulator.routing.outcome import Outcome, Setting
 from simulator.routing.policies import apply_policy
 from simulator.routing.table import RoutingTable
+from simulator.routing.workloads import Shape, workload_table
 from simulator.shipped import locate
 
 BYTES = {"fp32": 4, "bf16": 2}
@@ -139,15 +140,20 @@ def _routing(
     first, asked = parts[0], scenario.routing
     assert isinstance(first, MixtureOfExperts)
 
+    shape = Shape(first.experts, first.top_k, scenario.parallel.ep, tokens)
+
     def table(trace: str | None, field: str) -> RoutingTable:
         sigma = asked.synthetic.sigma if asked.synthetic and trace is None else None
-        shape = {"layers": len(parts), "experts": first.experts, "top_k": first.top_k}
+        sizes = {"layers": len(parts), "experts": first.experts, "top_k": first.top_k}
         try:
-            return load_routing(trace, sigma, seed=asked.seed, folder=folder, **shape)
+            return load_routing(trace, sigma, seed=asked.seed, folder=folder, **sizes)
         except FileNotFoundError as error:
             raise Refused([f"routing.{field}: {error}"]) from None
 
-    replayed = table(asked.trace, "trace")
+    if asked.workload:
+        replayed = workload_table(asked.workload, asked.seed, asked.workload_step, len(parts), shape)
+    else:
+        replayed = table(asked.trace, "trace")
     policy = asked.policy or Balancing(name="contiguous")
     planned = table(policy.planned_on, "policy.planned_on") if policy.planned_on else replayed
     setting = Setting(scenario.parallel.ep, first.top_k, tokens, ranks_per_node, seed=asked.seed)
@@ -177,7 +183,7 @@ def _expert_problems(scenario: Scenario, architecture: Architecture) -> Iterator
     if not counts:
         if ep > 1:
             yield f"parallel.ep: found {ep}, but {architecture.model_type} has no routed experts; allowed: 1"
-        for name in ("trace", "synthetic", "policy"):
+        for name in ("trace", "synthetic", "workload", "policy"):
             if getattr(routing, name) is not None:
                 yield f"routing.{name}: {architecture.model_type} has no routed experts to route to; leave it out"
     if len(counts) > 1:

@@ -131,8 +131,12 @@ def _lora_targets(document: Document[Scenario]) -> Iterator[Problem]:
 
 def _routing(document: Document[Scenario]) -> Iterator[Problem]:
     routing = document.content.routing
-    if routing.trace is not None and routing.synthetic is not None:
-        yield document.problem("routing.synthetic", "found both trace and synthetic; allowed: one of the two")
+    named = [name for name in ("trace", "synthetic", "workload") if getattr(routing, name) is not None]
+    if len(named) > 1:
+        message = f"found {' and '.join(named)}; allowed: one of trace, synthetic and workload"
+        yield document.problem(f"routing.{named[-1]}", message)
+    if routing.workload is None and "workload_step" in routing.model_fields_set:
+        yield document.problem("routing.workload_step", "found a step without a workload; leave it out")
 
 
 def _divisors(number: int) -> list[int]:

@@ -120,10 +120,23 @@ class Balancing(Section):
 
 
 class Routing(Section):
-    """Which experts the tokens visit: a recorded trace or a synthetic table, as it is or balanced."""
+    """Which experts the tokens visit: a recorded trace, a synthetic table or a named workload, as it is or balanced."""
 
     trace: str | None = Field(None, description="Recorded expert counts: a file of scenarios/traces, by name or path.")
     synthetic: Synthetic | None = None
+    workload: (
+        Literal[
+            "W0_balanced",
+            "W1_hot_expert_set",
+            "W2_hot_rank",
+            "W3_spread_hot_experts",
+            "W5_zero_expert_rank",
+            "W6_rotating_hotspot",
+            "W7_burst",
+        ]
+        | None
+    ) = Field(None, description="A workload of Megatron-LM's benchmark of schedulers; layers route alike.")
+    workload_step: Annotated[int, Field(ge=0)] = Field(0, description="Step of the workload; W6 and W7 change with it.")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Decides all chance in the routing table.")
     policy: Balancing | None = Field(None, description="Absent: experts stay where they are, in order.")
 

@@ -1,4 +1,4 @@
-"""Forecasts side by side, for the terminal: a column a variant, the first one the measure of the others."""
+"""Forecasts side by side, for the terminal: a row a variant, the first one the measure of the others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from simulator.units import human_bytes, human_time
 if TYPE_CHECKING:
     from rich.table import Table
 
-_LEAST_S = 0.005
-"""Share of the longest step below which a part of the time is not shown."""
+    Row = Mapping[str, Any]
 
 
 def comparison_table(result: Mapping[str, Any]) -> Table:
@@ -20,28 +19,41 @@ def comparison_table(result: Mapping[str, Any]) -> Table:
     from rich.table import Table
 
     rows = result["rows"]
+    several = len({row["name"] for row in rows}) > 1
     table = Table(box=None, pad_edge=False, header_style="bold")
-    paths = " ".join(text.partition("=")[0] for text in rows[0]["change"].split())
-    table.add_column(paths, style="dim", no_wrap=True)
-    for row in rows:
-        values = " ".join(text.partition("=")[2] for text in row["change"].split())
-        name = row["name"] if len({other["name"] for other in rows}) > 1 else ""
-        table.add_column(" ".join(filter(None, (name, values))) or row["name"], justify="right", overflow="fold")
+    if several:
+        table.add_column("scenario", overflow="fold")
+    paths = [text.partition("=")[0] for text in rows[0]["change"].split()]
+    for path in paths:
+        table.add_column(path.rpartition(".")[0].rpartition(".")[2] + " " + path.rpartition(".")[2], overflow="fold")
+    for title in ("", "step", "", "tokens/s each", "USD per 1 M tokens", "HBM peak", "busiest rank", "largest loss"):
+        table.add_column(title, justify="left" if title == "largest loss" else "right")
     first = rows[0]["step_time_s"]["p50"]
-    table.add_row("verdict", *(row["verdict"] for row in rows))
-    table.add_row("step", *(human_time(row["step_time_s"]["p50"]) for row in rows))
-    table.add_row("against the first", *(f"{row['step_time_s']['p50'] / first - 1:+.1%}" for row in rows))
-    table.add_row("tokens/s each", *(f"{row['tokens_per_s_per_accelerator']:,.0f}" for row in rows))
-    table.add_row("MFU", *(f"{row['model_flops_utilization']:.1%}" for row in rows))
-    table.add_row("USD per 1 M tokens", *(_price(row["cost"]["usd_per_1m_tokens"]) for row in rows))
-    table.add_row("HBM peak", *(human_bytes(row["memory"]["hbm"]["peak_bytes"]) for row in rows))
-    table.add_row("busiest rank", *(f"{row['routing']['rank_max_over_mean']:.2f} x mean" for row in rows))
-    table.add_section()
-    longest = max(row["step_time_s"]["p50"] for row in rows)
-    for part in rows[0]["time"]:
-        if max(row["time"][part] for row in rows) > _LEAST_S * longest:
-            table.add_row(time_label(part), *(human_time(row["time"][part]) for row in rows))
+    for row in rows:
+        values = [text.partition("=")[2].rpartition("/")[2] for text in row["change"].split()]
+        table.add_row(*([row["name"]] if several else []), *values, *_figures(row, first))
     return table
+
+
+def _figures(row: Row, first_s: float) -> list[str]:
+    step_s = row["step_time_s"]["p50"]
+    return [
+        row["verdict"],
+        human_time(step_s),
+        f"{step_s / first_s - 1:+.1%}",
+        f"{row['tokens_per_s_per_accelerator']:,.0f}",
+        _price(row["cost"]["usd_per_1m_tokens"]),
+        human_bytes(row["memory"]["hbm"]["peak_bytes"]),
+        f"{row['routing']['rank_max_over_mean']:.2f} x",
+        _loss(row),
+    ]
+
+
+def _loss(row: Row) -> str:
+    """The part that takes most of the step beside computation."""
+    losses = {part: value for part, value in row["time"].items() if part != "compute_s"}
+    part = max(losses, key=lambda name: losses[name])
+    return f"{losses[part] / row['step_time_s']['p50']:.0%} {time_label(part)}"
 
 
 def _price(usd: float | None) -> str:

@@ -11,7 +11,7 @@ over the expert range. So no rank idles as long as a step has three picks a rank
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from simulator.documents import Problem
 from simulator.documents.problem import nearest
 from simulator.routing.error import RoutingError
 from simulator.routing.recording import Batch, Hear, Recording
-from simulator.routing.table import FloatArray, IntArray
+from simulator.routing.table import FloatArray, IntArray, RoutingTable
 from simulator.routing.tokens import draw_tokens
 
 HOT_SHARE = 0.8
@@ -29,6 +29,8 @@ HOT_PART = 8
 ROTATION_STEPS = 3
 BURST_PERIOD = 8
 BURST_STEP = 3
+SAMPLE_TOKENS = 1024
+"""Tokens of a rank that are drawn where only popularity is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,16 @@ def workload(name: str, seed: int, steps: int, shape: Shape, layers: int = 1) ->
             hear((step + 1) / steps)
 
     return Recording(name, batches, f"workload {name}, seed {seed}", numbered=False, experts=shape.experts)
+
+
+def workload_table(name: str, seed: int, step: int, layers: int, shape: Shape) -> RoutingTable:
+    """How popular experts are in one step of the workload *name*, alike in all *layers* layers.
+
+    Of the tokens of each rank, at most :data:`SAMPLE_TOKENS` are drawn. Raise what :func:`workload_picks` raises.
+    """
+    picks = workload_picks(name, seed, step, replace(shape, tokens=min(shape.tokens, SAMPLE_TOKENS)))
+    counts = np.bincount(np.concatenate(picks).ravel(), minlength=shape.experts).astype(np.float64)
+    return RoutingTable(np.tile(counts, (layers, 1)), f"{name}, seed {seed}, step {step}")
 
 
 def _problems(shape: Shape) -> Iterator[str]:
