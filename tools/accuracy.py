@@ -1,4 +1,4 @@
-"""Writes the tables of docs/accuracy.md from reports/accuracy.json, which `rackcast validate --json` prints.
+"""Writes the tables of docs/accuracy.md and README.md from reports/accuracy.json.
 
 rackcast validate --json > reports/accuracy.json && python tools/accuracy.py
 """
@@ -6,20 +6,30 @@ rackcast validate --json > reports/accuracy.json && python tools/accuracy.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 CASES = ROOT / "tests" / "validation"
-PAGE = ROOT / "docs" / "accuracy.md"
+PAGE, FRONT = ROOT / "docs" / "accuracy.md", ROOT / "README.md"
 START, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
 TITLES = {
     "step_time_s": ("step, s", "{:.4g}", 1.0),
     "tokens_per_s_per_accelerator": ("tokens/s each", "{:,.0f}", 1.0),
     "peak_allocated_bytes": ("allocated, GB", "{:.2f}", 1e9),
     "peak_reserved_bytes": ("reserved, GB", "{:.2f}", 1e9),
+}
+SOURCES = {
+    "h200": "own runs on one and two H200",
+    "h200-held-out": "eight more of them, see below",
+    "simumax": "SimuMax: Megatron-LM on 8 B200",
+    "vtrain": "vTrain: Megatron-DeepSpeed on up to 8 A100",
+    "llm-foundry": "llm-foundry: FSDP of 2023 on 8 A100 and H100",
+    "torchtune": "torchtune: fine-tuning on one and eight A100",
+    "torchao": "torchao: Llama 4 Scout on 4 B200",
+    "megatron": "Megatron-Bridge: Moonlight on 8 H100",
 }
 Row = dict[str, Any]
 
@@ -31,9 +41,14 @@ def main() -> None:
     by_source: dict[str, list[Row]] = {}
     for case in cases:
         by_source.setdefault(sources[case["id"]], []).append(case)
-    before, _, rest = PAGE.read_text().partition(START)
+    _replace(PAGE, [*_summary(by_source), *_details(by_source)])
+    _replace(FRONT, _front(by_source))
+
+
+def _replace(page: Path, lines: Iterable[str]) -> None:
+    before, _, rest = page.read_text().partition(START)
     after = rest.partition(END)[2]
-    PAGE.write_text(before + START + "\n".join([*_summary(by_source), *_details(by_source)]) + "\n" + END + after)
+    page.write_text(before + START + "\n".join(lines) + "\n" + END + after)
 
 
 def _source(path: Path) -> str:
@@ -51,6 +66,18 @@ def _summary(by_source: dict[str, list[Row]]) -> Iterator[str]:
             if errors:
                 figures = " | ".join(f"{figure:.1%}" for figure in (mean(errors), median(errors), max(errors)))
                 yield f"| {source} | {title.split(',')[0]} | {len(errors)} | {figures} |"
+
+
+def _front(by_source: dict[str, list[Row]]) -> Iterator[str]:
+    yield "| runs | cases | median error of time | worst | median error of allocated memory | worst |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for source, title in SOURCES.items():
+        figures = []
+        for metrics in (("step_time_s", "tokens_per_s_per_accelerator"), ("peak_allocated_bytes",)):
+            errors = [abs(case["error"]) for case in by_source[source] if case["metric"] in metrics]
+            figures += [f"{figure:.1%}" for figure in (median(errors), max(errors))] if errors else ["", ""]
+        cases = len({case["id"] for case in by_source[source]})
+        yield f"| {title} | {cases} | {' | '.join(figures)} |"
 
 
 def _details(by_source: dict[str, list[Row]]) -> Iterator[str]:
