@@ -1,0 +1,266 @@
+"""Errors and times of the kernels on the GPU at hand, beside plain PyTorch: ``python -m kernels.benchmarks OUT.json``.
+
+Errors are norms of differences over norms, against fp32 references on fresh random bf16 inputs. Times are the median of
+calls between events, caches flushed before each. `floor` is the larger of bytes over the copy bandwidth and FLOPs over
+the matmul rate that the script measures first; each operand counts once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from kernels import gated_unit, grouped_gemm, kda, loss, permutation, rms_norm
+from kernels.reference import gated_unit as plain_unit
+from kernels.reference import grouped_gemm as plain_grouped
+from kernels.reference import kda as plain_kda
+from kernels.reference import loss as plain_loss
+from kernels.reference import permutation as plain_permutation
+from kernels.reference import rms_norm as plain_norm
+
+Row = dict[str, Any]
+Call = Callable[[], object]
+FLUSH_BYTES = 256 * 2**20
+BF16 = torch.bfloat16
+
+
+def seconds(call: Call, repeats: int = 10) -> float:
+    """Median device seconds of *call*, after two calls that do not count, with cold caches."""
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    call()
+    call()
+    pairs = []
+    for _ in range(repeats):
+        flush.zero_()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        pairs.append((begin, end))
+    torch.cuda.synchronize()
+    return statistics.median(begin.elapsed_time(end) for begin, end in pairs) / 1e3
+
+
+def peak_bytes(call: Call) -> int:
+    """Bytes that *call* allocates at its peak beyond what is allocated before it."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def drawn(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+    """Normal numbers."""
+    return torch.randn(shape, device="cuda", dtype=dtype)
+
+
+def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Norm of the difference over the norm of what is wanted."""
+    return float((found.detach().double() - wanted.detach().double()).norm() / wanted.detach().double().norm())
+
+
+def differentiated(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor], gradient: torch.Tensor) -> Call:
+    """A call that runs *function* and its backward pass, and hands back the result and the gradients."""
+
+    def call() -> list[torch.Tensor]:
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        result = function(*leaves)
+        result.backward(gradient.to(result.dtype))
+        return [result, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    return call
+
+
+def errors(fused: Callable[..., torch.Tensor], plain: Callable[..., torch.Tensor], inputs: list[torch.Tensor],
+           gradient: torch.Tensor) -> list[float]:  # fmt: skip
+    """Errors of the result and of each gradient against the reference in fp32."""
+    found = differentiated(fused, inputs, gradient)()
+    wanted = differentiated(plain, [x.float() for x in inputs], gradient.float())()
+    return [distance(a, b) for a, b in zip(found, wanted, strict=True)]
+
+
+def ceilings() -> Iterator[Row]:
+    """Copy bandwidth and bf16 matmul rate."""
+    x = torch.empty(2**32, dtype=torch.int8, device="cuda")
+    y = torch.empty_like(x)
+    yield {"kernel": "ceilings", "copy_bytes_per_s": 2 * 2**32 / seconds(lambda: y.copy_(x))}
+    a, b = drawn(8192, 8192), drawn(8192, 8192)
+    yield {"kernel": "ceilings", "matmul_flops": 2 * 8192**3 / seconds(lambda: a @ b)}
+
+
+def passes(name: str, shape: tuple[int, ...], fused: Callable[..., torch.Tensor], plain: Callable[..., torch.Tensor],
+           inputs: list[torch.Tensor], moved: tuple[float, float]) -> Iterator[Row]:  # fmt: skip
+    """Error, and time of the forward and of the whole pass, fused and plain; *moved* are the bytes of each."""
+    gradient = torch.randn_like(fused(*inputs))
+    error = errors(fused, plain, inputs, gradient)
+    for which, bytes_ in zip(("forward", "forward and backward"), moved, strict=True):
+        row: Row = {"kernel": name, "pass": which, "shape": shape, "errors": error, "bytes": bytes_}
+        for label, function in (("fused", fused), ("plain", plain)):
+            call = partial(function, *inputs) if which == "forward" else differentiated(function, inputs, gradient)
+            row[f"{label}_s"] = seconds(call)
+        yield row
+
+
+def rows_kernels(T: int = 16384) -> Iterator[Row]:
+    """Norms, gated units, and rows to experts and back, at the widths of Kimi K3."""
+    D, F, E, K, latent = 7168, 3072, 14, 16, 3584
+    x, weight = drawn(T, D), drawn(D)
+    for rows in (x[:37].contiguous(), x):
+        moved = (4.0 * rows.numel(), 10.0 * rows.numel())
+        yield from passes("rms_norm", tuple(rows.shape), rms_norm.rms_norm, plain_norm.rms_norm, [rows, weight], moved)
+    both = drawn(T, 2 * F)
+    for name in ("swiglu", "situ"):
+        moved = (6.0 * T * F, 16.0 * T * F)
+        functions = getattr(gated_unit, name), getattr(plain_unit, name)
+        yield from passes(name, (T, F), *functions, [both], moved)
+    tokens = T // 4
+    row, ends = permutation.expert_order(torch.rand(tokens, 2 * E, device="cuda").topk(K, dim=1).indices, E)
+    rows = int(ends[-1])
+    x, y, weight, scale = drawn(tokens, latent), drawn(rows, latent), drawn(tokens, K), drawn(latent)
+    wide, narrow = 2.0 * rows * latent, 2.0 * tokens * latent
+    shape, moved = (tokens, rows, latent), (wide + narrow, 3 * wide + 2 * narrow)
+    both_ways = [partial(f.permute, row_TK=row, rows=rows) for f in (permutation, plain_permutation)]
+    yield from passes("permute", shape, *both_ways, [x], (wide + narrow, 2 * (wide + narrow)))
+    both_ways = [lambda y, w, f=f: f.unpermute(y, row, w) for f in (permutation, plain_permutation)]
+    yield from passes("unpermute", shape, *both_ways, [y, weight], moved)
+    both_ways = [lambda y, w, s, f=f: f.combine_norm(y, row, w, s) for f in (permutation, plain_permutation)]
+    yield from passes("combine_norm", shape, *both_ways, [y, weight, scale], moved)
+
+
+def losses() -> Iterator[Row]:
+    """The loss of a head: plain, in chunks of rows, and cut along the vocabulary."""
+    for N, D, V, checked in ((1000, 512, 5003, True), (8192, 4096, 128256, False), (8192, 7168, 163840, False)):
+        x, w = drawn(N, D), drawn(V, D) * D**-0.5
+        label = torch.randint(V, (N,), device="cuda")
+        label[::7] = loss.IGNORED
+        one = torch.ones((), device="cuda")
+        calls = {
+            "plain": lambda x, w, label=label: torch.nn.functional.cross_entropy(x @ w.T, label),
+            "chunk": lambda x, w, label=label: loss.chunk_loss(x, w, label),
+            "cut": lambda x, w, label=label: loss.cut_loss(x, w, label),
+        }
+        for name, function in calls.items():
+            row: Row = {"kernel": f"loss, {name}", "pass": "forward and backward", "shape": (N, D, V)}
+            row["flops"] = (8.0 if name == "cut" else 6.0) * N * D * V
+            if checked:
+                row["errors"] = errors(function, partial(plain_loss.plain_loss, label_N=label), [x, w], one)
+            else:
+                call = differentiated(function, [x, w], one)
+                row["s"] = seconds(call, 4)
+                row["peak_beside_gradients_bytes"] = peak_bytes(call) - 2 * (x.numel() + w.numel())
+            yield row
+
+
+def grouped(experts: int = 14) -> Iterator[Row]:
+    """Grouped matmuls by rows of an expert, even and skewed, beside torch._grouped_mm."""
+    for K, N in ((3584, 6144), (3072, 3584)):
+        w = drawn(experts, K, N) * K**-0.5
+        for mean in (16, 64, 300, 1024, 9362):
+            for skew in (0.0, 0.5):
+                share = torch.softmax(torch.randn(experts, device="cuda") * skew, 0)
+                ends = (share.cumsum(0) * experts * mean).round().int()
+                shape = (experts, mean, K, N, "skewed" if skew else "even")
+                yield from _grouped_products(shape, w, ends)
+    ends = torch.tensor([0, 3, 3, 200, 201, 201], device="cuda").int()
+    inputs = [drawn(201, 72), drawn(6, 72, 264)]
+    fused, plain = (partial(f.grouped_gemm, ends_E=ends) for f in (grouped_gemm, plain_grouped))
+    yield {"kernel": "grouped_gemm", "shape": "empty experts", "errors": errors(fused, plain, inputs, drawn(201, 264))}
+
+
+def _grouped_products(shape: tuple[Any, ...], w: torch.Tensor, ends: torch.Tensor) -> Iterator[Row]:
+    experts, K, N, rows = *w.shape, int(ends[-1])
+    x, dy, product = drawn(rows, K), drawn(rows, N), torch._grouped_mm
+    calls: dict[str, tuple[Call, Call]] = {
+        "y": (lambda: grouped_gemm.rows_product(x, w, ends, transposed=False), lambda: product(x, w, offs=ends)),
+        "dx": (
+            lambda: grouped_gemm.rows_product(dy, w, ends, transposed=True),
+            lambda: product(dy, w.transpose(1, 2), offs=ends),
+        ),
+        "dw": (lambda: grouped_gemm.weights_product(x, dy, ends), lambda: product(x.T, dy, offs=ends)),
+    }
+    for name, (ours, theirs) in calls.items():
+        row: Row = {"kernel": f"grouped_gemm {name}", "shape": shape, "flops": 2.0 * rows * K * N}
+        row |= {"bytes": 2.0 * (rows * (K + N) + experts * K * N), "errors": [distance(ours(), theirs())]}
+        yield row | {"fused_s": seconds(ours), "plain_s": seconds(theirs)}
+
+
+def heads(T: int, H: int, D: int = 128) -> list[torch.Tensor]:
+    """(q, k, v, raw gate, raw beta, rate, bias) of KDA."""
+    four = [drawn(T, H, D) for _ in range(4)]
+    return [*four, drawn(T, H), torch.rand(H, device="cuda") + 0.5, drawn(H, D, dtype=torch.float32)]
+
+
+def kda_forward() -> Iterator[Row]:
+    """KDA forward, its decode step, and the chain of small operators where it fits."""
+    for lengths in ((1,), (64,), (200,), (3, 64, 130)):
+        inputs, begin = heads(sum(lengths), 2), drawn(len(lengths), 2, 128, 128, dtype=torch.float32)
+        found, wanted = (f(inputs, lengths, begin) for f in (kda.kda_forward, plain_kda.kda_recurrent))
+        error = [distance(a, b) for a, b in zip(found, wanted, strict=True)]
+        yield {"kernel": "kda forward", "shape": lengths, "errors": error}
+    for T, H in ((1024, 96), (8192, 96), (32768, 96)):
+        inputs = heads(T, H)
+        row: Row = {"kernel": "kda forward", "shape": (T, H, 128), "bytes": 1282.0 * T * H, "flops": 169984.0 * T * H}
+        row["fused_s"] = seconds(lambda inputs=inputs: kda.kda_forward(inputs))
+        if T == 1024:
+            row["plain_s"] = seconds(lambda inputs=inputs: plain_kda.kda_small_operators(inputs), 3)
+        else:
+            row["fused_8_sequences_s"] = seconds(lambda i=inputs, T=T: kda.kda_forward(i, (T // 8,) * 8))
+        chunks = kda.checked(inputs, None, -5.0)
+        row["prepare_s"] = seconds(lambda i=inputs, c=chunks: kda.prepare(i, c, -5.0, keep_inverse=False))
+        yield row
+    for S in (1, 16, 128):
+        inputs, state = heads(S, 96), drawn(S, 96, 128, 128, dtype=torch.float32)
+        row = {"kernel": "kda decode", "shape": (S, 96, 128), "bytes": 131072.0 * S * 96 + 1282.0 * S * 96}
+        wanted, final = plain_kda.kda_recurrent(inputs, (1,) * S, state)
+        row["errors"] = [distance(kda.kda_decode(inputs, after := state.clone()), wanted), distance(after, final)]
+        yield row | {"fused_s": seconds(lambda i=inputs, s=state: kda.kda_decode(i, s))}
+
+
+PARTS = {"ceilings": ceilings, "kda": kda_forward, "loss": losses, "grouped": grouped, "rows": rows_kernels}
+
+
+def versions() -> Row:
+    """What the numbers depend on beside the code."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    found = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    return {"gpu": found, "torch": torch.__version__, "triton": triton.__version__, "date": time.strftime("%Y-%m-%d")}
+
+
+def main() -> None:
+    """Run the parts named, or all; a part that fails is named in the file and the others go on."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("parts", nargs="*", default=list(PARTS), help=f"of {', '.join(PARTS)}")
+    arguments = parser.parse_args()
+    found: Row = {**versions(), "script": "python -m kernels.benchmarks", "rows": []}
+    for name in arguments.parts:
+        begin = time.perf_counter()
+        try:
+            for row in PARTS[name]():
+                found["rows"].append(row)
+                print(json.dumps(row), flush=True)  # noqa: T201
+        except Exception:  # noqa: BLE001
+            found["rows"].append({"kernel": name, "failed": traceback.format_exc()})
+            print(traceback.format_exc(), flush=True)  # noqa: T201
+        print(f"{name}: {time.perf_counter() - begin:.1f} s", flush=True)  # noqa: T201
+        gc.collect()
+        torch.cuda.empty_cache()
+        arguments.out.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
