@@ -14,6 +14,7 @@ import numpy.typing as npt
 from simulator.forecast.assembly import assemble_job, micro_batches
 from simulator.forecast.attribution import attribute
 from simulator.forecast.memory import MemoryForecast, curve, remember
+from simulator.forecast.rebalancing import rebalancing
 from simulator.forecast.scenario import Scenario
 from simulator.forecast.simulate import SimulatedStep, simulate
 from simulator.forecast.telling import telling_ranks, timeline
@@ -179,6 +180,7 @@ def _routing(job: Job) -> dict[str, Any]:
         "expert_max_over_mean": float((slots.max(axis=1) / experts).mean()),
         "dropped_share": job.routing.dropped_share,
         "slots_per_rank": rows.shape[2],
+        **rebalancing(job),
     }
 
 

@@ -113,6 +113,9 @@ def _facts(summary: Mapping[str, Any]) -> Table:
     if routing and routing["expert_max_over_mean"] > 1:
         rank, expert = routing["rank_max_over_mean"], routing["expert_max_over_mean"]
         grid.add_row("routing", f"busiest rank {rank:.3g} x mean, busiest expert {expert:.3g} x mean")
+    if routing and routing.get("experts_moved"):
+        fetched, seconds = routing["rebalance_bytes"], routing["rebalance_s"]
+        grid.add_row("rebalance", f"once, {human_bytes(fetched)} on the busiest rank, at least {human_time(seconds)}")
     grid.add_row("based on", _provenance(summary["provenance"]))
     if summary.get("widest_inputs"):
         grid.add_row("least sure", ", ".join(summary["widest_inputs"]))
