@@ -1,0 +1,134 @@
+"""`rackcast plan`: which split to run, or a sweep over values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.cli.bar import progress
+from simulator.cli.guard import Answer, conclude, say
+from simulator.cli.options import AsJson, Changes, ScenarioName
+from simulator.units import human_time
+
+if TYPE_CHECKING:
+    from simulator.planner.sweep import Heard
+
+_SAY_EVERY_S = 15.0
+
+
+class Backend(StrEnum):
+    """Where forecasts run."""
+
+    local = "local"
+    dask = "dask"
+    ray = "ray"
+
+
+def plan(
+    scenario: ScenarioName,
+    changes: Changes = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--over",
+            metavar="PATH=A,B,C",
+            help="Forecast every combination of these values instead of looking for splits. May be repeated.",
+        ),
+    ] = None,
+    simulate: Annotated[
+        int, typer.Option("--simulate", metavar="N", min=1, help="Splits that are simulated at most.")
+    ] = 12,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show splits that were not simulated too, and why each loses.")
+    ] = False,
+    backend: Annotated[
+        Backend, typer.Option("--backend", help="Processes of this machine, or a Dask or Ray cluster.")
+    ] = Backend.local,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", help="Forecasts at once; -1: one a core.")] = -1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Folder for results; what is there is not run again. [out/NAME-plan]"
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rank every valid split of the job over its cards: bounded, the best simulated, the winner and why others lose.
+
+    The scenario's own `parallel` section counts for nothing. Results are kept in parquet: a second run goes on where
+    the first one ended.
+    """
+    conclude(lambda: _answer(scenario, changes or [], over or [], (simulate, explain, backend, jobs, out)), as_json)
+
+
+def _answer(
+    name: str, changes: list[str], over: list[str], settings: tuple[int, bool, Backend, int, Path | None]
+) -> Answer:
+    from simulator.planner.store import Store
+    from simulator.planner.workers import workers
+
+    simulate, explain, backend, jobs, out = settings
+    folder = out or Path("out") / f"{Path(name).stem}-{'sweep' if over else 'plan'}"
+    store = Store(folder)
+    with _heard() as hear, workers(backend.value, jobs) as pool:
+        if over:
+            return _sweep(name, changes, over, store, pool, hear)
+        return _plan(name, changes, store, pool, hear, simulate, explain=explain)
+
+
+def _sweep(name, changes, over, store, pool, hear) -> Answer:  # type: ignore[no-untyped-def]
+    from simulator.planner.over import sweep
+    from simulator.report.plan_table import sweep_table
+
+    result = sweep(name, changes, over, store, pool, hear)
+    say(f"wrote {result['file']}")
+    return Answer(result, lambda: sweep_table(result))
+
+
+def _plan(name, changes, store, pool, hear, simulate, *, explain) -> Answer:  # type: ignore[no-untyped-def]
+    from simulator.documents import read
+    from simulator.forecast.reading import find_scenario, placing
+    from simulator.forecast.scenario import Scenario
+    from simulator.planner.plan import plan as find
+    from simulator.report.files import replacing
+    from simulator.report.paper import write_png
+    from simulator.report.plan_chart import plan_chart
+    from simulator.report.plan_table import plan_table
+
+    path = find_scenario(name)
+    document = read(path, Scenario, changes)
+    with placing(document):
+        result = find(document.content, path.parent, store, pool, most=simulate, hear=hear)
+    if result["winner"]:
+        with replacing(store.folder / "plan.png") as file:
+            write_png(plan_chart(result), file)
+        say(f"wrote plan.png, {store.file.name} into {store.folder}")
+    return Answer(result, lambda: plan_table(result, explain=explain))
+
+
+@contextmanager
+def _heard() -> Iterator[Heard]:
+    """Tells how many forecasts are done and the time left: on a bar for a person, else a line now and then."""
+    from time import monotonic
+
+    said = [monotonic()]
+
+    def told(done: int, total: int, left_s: float | None) -> str:
+        return f"{done} of {total} forecasts" + (f", {human_time(left_s)} left" if left_s else "")
+
+    with progress() as show:
+
+        def hear(done: int, total: int, left_s: float | None) -> None:
+            if show is not None:
+                show(told(done, total, left_s), done / total if total else 1.0)
+            elif monotonic() - said[0] >= _SAY_EVERY_S:
+                said[0] = monotonic()
+                print(told(done, total, left_s), file=sys.stderr)  # noqa: T201
+
+        yield hear

@@ -1,0 +1,110 @@
+"""A case: one resolved scenario to forecast, known by what it says and by the files and code behind its figures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import simulator
+from simulator.documents import InvalidDocument
+from simulator.forecast.errors import Refused
+from simulator.forecast.forecast import forecast
+from simulator.forecast.scenario import Scenario
+from simulator.model.config import ConfigError
+from simulator.shipped import shipped
+from simulator.version import __version__
+
+Row = dict[str, Any]
+"""What a table of results keeps of a case: numbers and text under the names of `COLUMNS`."""
+COLUMNS = {
+    "key": "text",
+    "settings": "text",
+    "verdict": "text",
+    "error": "text",
+    "step_time_s": "number",
+    "step_time_p10_s": "number",
+    "step_time_p90_s": "number",
+    "tokens_per_s": "number",
+    "model_flops_utilization": "number",
+    "peak_bytes": "number",
+    "capacity_bytes": "number",
+    "usd_per_step": "number",
+    "usd_per_1m_tokens": "number",
+    "accelerators": "number",
+    "time": "text",
+}
+"""Names and types; *settings* and *time* are JSON objects."""
+_DECIDING = ("engine", "forecast", "hardware", "model", "parallel", "program", "routing", "units.py")
+"""Parts of the package that decide a forecast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One forecast to make."""
+
+    scenario: Scenario
+    folder: str
+    """Where the scenario's relative names start."""
+    settings: str
+    """What sets it apart from other cases, as a JSON object."""
+    key: str
+
+
+def make_case(scenario: Scenario, folder: Path, settings: dict[str, Any], version: str) -> Case:
+    """The case of *scenario* under *version* of the data (:func:`data_version`)."""
+    told = scenario.model_dump_json(exclude={"name", "description", "measured"})
+    key = hashlib.sha256(f"{version}\n{folder.resolve()}\n{told}".encode()).hexdigest()[:32]
+    return Case(scenario, str(folder), json.dumps(settings), key)
+
+
+def data_version(folder: Path) -> str:
+    """A hash of the shipped data, of the files beside the scenario, and of the code that turns them into figures."""
+    package = Path(simulator.__file__).parent
+    code = [path for name in _DECIDING for path in sorted((package / name).rglob("*.py"))] + [package / "units.py"]
+    data = [path for home in ("hardware_profiles", "scenarios") for path in sorted(shipped(home).rglob("*.*"))]
+    beside = [path for ending in ("yaml", "json", "csv", "jsonl") for path in sorted(folder.glob(f"*.{ending}"))]
+    digest = hashlib.sha256(__version__.encode())
+    for path in (*code, *data, *beside):
+        if path.is_file():
+            digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def run_case(case: Case) -> Row:
+    """Forecast *case*. Input that does not go together makes a row with its message, and so does a fault."""
+    try:
+        return summary_row(case, forecast(case.scenario, Path(case.folder)).summary)
+    except (Refused, InvalidDocument, ConfigError, OSError) as error:
+        return failed_row(case.key, case.settings, str(error))
+    except Exception as error:  # noqa: BLE001, one case of many must not end the others
+        return failed_row(case.key, case.settings, f"fault in rackcast: {type(error).__name__}: {error}")
+
+
+def summary_row(case: Case, summary: dict[str, Any]) -> Row:
+    """The row of a forecast."""
+    hbm, step = summary["memory"]["hbm"], summary["step_time_s"]
+    return {
+        "key": case.key,
+        "settings": case.settings,
+        "verdict": summary["verdict"],
+        "error": None,
+        "step_time_s": step["p50"],
+        "step_time_p10_s": step["p10"],
+        "step_time_p90_s": step["p90"],
+        "tokens_per_s": summary["tokens_per_s"],
+        "model_flops_utilization": summary["model_flops_utilization"],
+        "peak_bytes": hbm["peak_bytes"],
+        "capacity_bytes": hbm["capacity_bytes"],
+        "usd_per_step": summary["cost"]["usd_per_step"],
+        "usd_per_1m_tokens": summary["cost"]["usd_per_1m_tokens"],
+        "accelerators": float(summary["engine"]["ranks"]),
+        "time": json.dumps(summary["time"]),
+    }
+
+
+def failed_row(key: str, settings: str, message: str) -> Row:
+    """The row of a case that has no forecast."""
+    return dict.fromkeys(COLUMNS) | {"key": key, "settings": settings, "verdict": "failed", "error": message}

@@ -1,0 +1,110 @@
+"""Bytes of device memory that a split takes at least on the fullest rank of its fullest stage.
+
+Counted when a backward pass begins that finds as many micro-batches in flight as the schedule ever has: resident
+weights and optimizer, what is kept of all those micro-batches, the gradients of earlier ones, and the unsharded weights
+of the layer whose turn it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.forecast.memory import COMMUNICATOR_BYTES, CONTEXT_BYTES
+from simulator.planner.splits import Column, Splits
+from simulator.planner.stages import over_stages
+from simulator.planner.weights import LayerWeights, Weights
+from simulator.program.fsdp import COMPUTE_BYTES
+from simulator.program.job import Job
+
+Values = npt.NDArray[np.float64]
+
+
+class MemoryBound:
+    """For splits of *job*'s model."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._weights = LayerWeights(job)
+
+    def of(
+        self,
+        splits: Splits,
+        edges: npt.NDArray[np.int64],
+        slots: Column,
+        micro_batches: Column,
+        saved: Values,
+        saved_last: Values,
+    ) -> Values:
+        """Bytes of each split. *saved* and *saved_last* are kept for the backward pass of a micro-batch by a stage and
+        by its last layer, [splits, stages].
+        """
+        fsdp = splits["dp_shard"] * splits["cp"]
+        expert_shards = fsdp * splits["tp"] // (splits["ep"] * splits["etp"])
+        dense = self._resident(splits, edges, "tp", fsdp, np.ones_like(slots))
+        routed = self._resident(splits, edges, "etp", expert_shards, slots)
+        in_flight = self._in_flight(len(edges) - 1, micro_batches)
+        again = (splits["recompute"] == 1)[:, None]
+        kept = np.where(again, self._inputs(splits, edges), saved)
+        alive = in_flight * kept + np.where(again, saved_last, 0.0)
+        peak = dense + routed + alive
+        return np.asarray(peak.max(axis=1) + CONTEXT_BYTES + COMMUNICATOR_BYTES * self._communicators(splits, fsdp))
+
+    def _resident(
+        self, splits: Splits, edges: npt.NDArray[np.int64], axis: str, ranks: Column, copies: Column
+    ) -> Values:
+        """Weights and optimizer of a stage, and what it holds unsharded of its last layer."""
+        keys, which = splits.numbered(axis)
+        count = self._weights.dense if axis == "tp" else self._weights.experts
+        counted: list[Weights] = [count(*key) for key in keys]
+        frozen, trained = (
+            np.stack([_with_ends(getattr(one, name), edges) for one in counted])[which] * copies[:, None]
+            for name in ("frozen", "trained")
+        )
+        held = np.stack([self._unsharded(one.elements[2:-1], edges) for one in counted])[which] * copies[:, None]
+        state, share = self._job.state, 1 / ranks[:, None]
+        sharded = (frozen * self._job.frozen_bytes + trained * (state.parameter + state.optimizer)) * share
+        sharded += np.where(ranks[:, None] > 1, held * COMPUTE_BYTES, 0.0)
+        master = state.parameter if state.parameter != COMPUTE_BYTES else 0
+        whole = frozen * self._job.frozen_bytes + trained * (
+            COMPUTE_BYTES + self._job.reduce_bytes + (master + state.optimizer) * share
+        )
+        return np.where((splits["zero"] == 3)[:, None], sharded, whole)
+
+    def _unsharded(self, elements: Values, edges: npt.NDArray[np.int64]) -> Values:
+        """Elements that a stage holds unsharded in its last layer's backward pass: that layer, and the one before it,
+        whose gather is under way.
+        """
+        held = elements[edges[1:] - 1]
+        if self._job.prefetch and self._job.reshard_after_forward:
+            held = held + np.where(np.diff(edges) > 1, elements[edges[1:] - 2], 0.0)
+        return held
+
+    def _in_flight(self, stages: int, micro_batches: Column) -> Values:
+        """Micro-batches that each stage holds at once, [splits, stages]."""
+        if self._job.schedule == "gpipe":
+            return np.repeat(micro_batches[:, None], stages, axis=1).astype(float)
+        if self._job.schedule == "1f1b":
+            return np.minimum(stages - np.arange(stages)[None, :], micro_batches[:, None]).astype(float)
+        return np.ones((len(micro_batches), stages))
+
+    def _inputs(self, splits: Splits, edges: npt.NDArray[np.int64]) -> Values:
+        """What recomputation keeps of a micro-batch: the input of each layer of a stage."""
+        job, length = self._job, self._job.workload.sequence_lengths[0]
+        own_tokens = length * splits["micro_batch_sequences"] / (splits["cp"] * splits["tp"])
+        streams = np.array([layer.hyper_connections for layer in job.architecture.layers], float)
+        width = job.architecture.hidden * job.workload.activation_bytes
+        return np.asarray(own_tokens[:, None] * width * over_stages(streams, edges))
+
+    def _communicators(self, splits: Splits, fsdp: Column) -> Column:
+        """Communicators that surely exist: each axis with more than one rank that every layer or step uses."""
+        found = (splits["ep"] > 1).astype(np.int64) + (splits["tp"] > 1) + (splits["pp"] > 1)
+        return np.asarray(found + ((fsdp > 1) & (splits["zero"] == 3)))
+
+
+def _with_ends(elements: Values, edges: npt.NDArray[np.int64]) -> Values:
+    """Elements of each stage: the vision tower and the embedding on the first, the head on the last."""
+    stages = over_stages(elements[2:-1], edges)
+    stages[0] += elements[0] + elements[1]
+    stages[-1] += elements[-1]
+    return stages

@@ -1,0 +1,259 @@
+"""The plan: all splits of a job bounded, the most promising simulated, every loser told what it loses by.
+
+Splits are simulated in the order of their bounds. Once the next bound is no lower than the fastest simulated step, no
+split that is left can win: the search is complete, and what simulations are left go to splits that may take less
+memory. Where there are not enough simulations, what is left may still be faster, by as much as the answer says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.forecast.assembly import assemble_job
+from simulator.forecast.fitting import changed
+from simulator.forecast.scenario import Scenario
+from simulator.planner.bounds import TERMS, Bound, Bounds
+from simulator.planner.case import Case, Row, data_version, make_case
+from simulator.planner.expert_rows import ExpertRows
+from simulator.planner.pareto import front
+from simulator.planner.splits import RECOMPUTE, Splits, enumerate_splits
+from simulator.planner.store import Store
+from simulator.planner.sweep import Heard, run_cases
+from simulator.planner.workers import Workers
+
+AT_ONCE = 4
+"""Splits that are simulated before the next bounds are looked at: the same whatever the number of workers."""
+MOST_SIMULATED = 12
+MOST_LISTED = 200
+"""Splits that were not simulated and are listed all the same, the most promising first."""
+
+
+@dataclass(slots=True)
+class Search:
+    """Candidates, and what is known of each."""
+
+    splits: Splits
+    bound: Bound
+    capacity_bytes: float
+    rows: dict[int, Row] = field(default_factory=dict)
+    """Simulated candidates by number."""
+
+    @property
+    def fitting(self) -> npt.NDArray[np.bool_]:
+        """Candidates that their bound does not rule out for memory."""
+        return np.asarray(self.bound.peak_bytes <= self.capacity_bytes)
+
+    @property
+    def winner(self) -> int | None:
+        """The fastest that fits; where none does, the fastest that would be tight."""
+        for verdict in ("fits", "tight"):
+            found = [number for number, row in self.rows.items() if row["verdict"] == verdict]
+            if found:
+                return min(found, key=lambda number: (self.rows[number]["step_time_s"], number))
+        return None
+
+    def roomier(self) -> npt.NDArray[np.int64]:
+        """Candidates that cannot win and that may take less memory than all faster ones, lowest bound first."""
+        held = [row for row in self.rows.values() if row["verdict"] in ("fits", "tight")]
+        open_ = self.fitting.copy()
+        open_[list(self.rows)] = False
+        for row in held:
+            open_ &= (self.bound.step_s < row["step_time_s"]) | (self.bound.peak_bytes < row["peak_bytes"])
+        numbers = np.flatnonzero(open_)
+        numbers = numbers[np.lexsort((self.bound.peak_bytes[numbers], self.bound.step_s[numbers]))]
+        # In this order one is on the front of the bounds where it takes less than every one before it.
+        least = np.minimum.accumulate(np.concatenate([[np.inf], self.bound.peak_bytes[numbers]]))[:-1]
+        return np.asarray(numbers[self.bound.peak_bytes[numbers] < least])
+
+    def promising(self) -> npt.NDArray[np.int64]:
+        """Candidates that may still win, lowest bound first."""
+        best = self.rows[self.winner]["step_time_s"] if self.winner is not None else np.inf
+        open_ = self.fitting & (self.bound.step_s < best)
+        open_[list(self.rows)] = False
+        numbers = np.flatnonzero(open_)
+        return np.asarray(numbers[np.lexsort((self.bound.peak_bytes[numbers], self.bound.step_s[numbers]))])
+
+
+def plan(
+    scenario: Scenario,
+    folder: Path,
+    store: Store,
+    workers: Workers,
+    *,
+    most: int = MOST_SIMULATED,
+    hear: Heard | None = None,
+) -> dict[str, Any]:
+    """Rank the splits of *scenario*, whose own split counts for nothing, with at most *most* simulations.
+
+    The keys of `rackcast plan --json`. Finished simulations are taken from *store* and put there. Raise
+    :exc:`simulator.forecast.errors.Refused` for input that does not go together.
+    """
+    search, case = prepare(scenario, folder)
+    while len(search.rows) < most:
+        promising = search.promising()
+        candidates = promising if len(promising) else search.roomier()
+        chosen = [int(number) for number in candidates[: min(AT_ONCE, most - len(search.rows))]]
+        if not chosen:
+            break
+        cases = {number: case(number) for number in chosen}
+        done = len(search.rows)
+        found = run_cases(cases.values(), store, workers, hear and _among(hear, done, most))
+        search.rows.update((number, found[made.key]) for number, made in cases.items())
+    store.join()
+    return answer(scenario, search, store)
+
+
+def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], Case]]:
+    """All candidates with their bounds, and what makes a case of one of them."""
+    training = scenario.training
+    whole = {"parallel": {"dp_shard": scenario.cluster.accelerators}, "training.micro_batch_sequences": 1}
+    job = assemble_job(changed(scenario, whole), folder)
+    splits = enumerate_splits(
+        job.architecture,
+        job.cluster,
+        sequence_length=training.sequence_length,
+        global_batch_sequences=training.global_batch_sequences,
+    )
+    experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
+    bound = Bounds(job, experts, training.global_batch_sequences).of(splits)
+    version = data_version(folder)
+
+    def case(number: int) -> Case:
+        settings = splits.split(number).settings()
+        return make_case(changed(scenario, settings), folder, settings, version)
+
+    return Search(splits, bound, job.cluster.accelerator.hbm_capacity_bytes), case
+
+
+def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
+    """The keys of `rackcast plan --json`: the winner first, then the simulated by time, then the others by bound."""
+    winner, left = search.winner, search.promising()
+    simulated = sorted(search.rows, key=lambda number: _rank(search.rows[number], number == winner))
+    others = np.setdiff1d(np.arange(len(search.splits)), simulated)
+    fitting = search.fitting[others]
+    order = np.lexsort((search.bound.step_s[others], ~fitting))
+    listed = [int(number) for number in others[order][:MOST_LISTED]]
+    pareto = set(front([(number, *_goods(search.rows[number])) for number in simulated if _fits(search.rows[number])]))
+    may_win = set(left.tolist())
+    return {
+        "scenario": scenario.name,
+        "accelerators": scenario.cluster.accelerators,
+        "winner": None if winner is None else _simulated(search, winner, pareto),
+        "complete": not len(left),
+        "may_be_faster_by": _gap(search, left),
+        "splits": [
+            *(_simulated(search, number, pareto) for number in simulated),
+            *(_not_simulated(search, number, number in may_win) for number in listed),
+        ],
+        "counted": {
+            "enumerated": len(search.splits),
+            "pruned": len(search.splits) - len(search.rows) - len(left),
+            "pruned_for_memory": int((~search.fitting).sum()),
+            "simulated": len(search.rows),
+            "left": len(left),
+        },
+        "file": str(store.file),
+    }
+
+
+def _simulated(search: Search, number: int, pareto: set[int]) -> dict[str, Any]:
+    row, split = search.rows[number], search.splits.split(number)
+    best = search.rows[search.winner] if search.winner is not None else None
+    return {
+        **_said(search, number),
+        "step_time_s": row["step_time_s"],
+        "peak_bytes": row["peak_bytes"],
+        "usd": row["usd_per_step"],
+        "verdict": "winner" if number == search.winner else row["verdict"],
+        "pareto": number in pareto,
+        "loses_by": _loses_by(row, best, search.capacity_bytes),
+        "error": row["error"],
+        "micro_batch_sequences": split.micro_batch_sequences,
+    }
+
+
+def _not_simulated(search: Search, number: int, may_win: bool) -> dict[str, Any]:
+    lacking = float(search.bound.peak_bytes[number]) - search.capacity_bytes
+    loses_by = {"term": "memory", "bytes": lacking, "at_least": True} if lacking > 0 else _bounded_loss(search, number)
+    return {
+        **_said(search, number),
+        "step_time_s": None,
+        "peak_bytes": None,
+        "usd": None,
+        "verdict": "left" if may_win else "pruned",
+        "pareto": False,
+        "loses_by": None if may_win else loses_by,
+    }
+
+
+def _said(search: Search, number: int) -> dict[str, Any]:
+    """What is known of every split."""
+    split = search.splits.split(number)
+    return {
+        "parallel": split.degrees,
+        "zero": split.zero,
+        "recompute": RECOMPUTE[split.recompute],
+        "micro_batch_sequences": split.micro_batch_sequences,
+        "step_time_at_least_s": float(search.bound.step_s[number]),
+        "peak_at_least_bytes": float(search.bound.peak_bytes[number]),
+    }
+
+
+def _loses_by(row: Row, best: Row | None, capacity_bytes: float) -> dict[str, Any] | None:
+    """The part of the step that costs a simulated split most against the *best*, or the memory it lacks."""
+    if row["error"] is not None:
+        return {"term": "failed", "message": row["error"]}
+    if row["peak_bytes"] > capacity_bytes:
+        return {"term": "memory", "bytes": row["peak_bytes"] - capacity_bytes, "at_least": False}
+    if best is None or row["key"] == best["key"]:
+        return None
+    mine, theirs = json.loads(row["time"]), json.loads(best["time"])
+    more = {term: seconds - theirs.get(term, 0.0) for term, seconds in mine.items()}
+    term = max(more, key=lambda name: more[name])
+    if row["step_time_s"] <= best["step_time_s"]:
+        return {"term": "reserved memory", "bytes": None, "at_least": False}
+    return {"term": term, "seconds": more[term], "at_least": False}
+
+
+def _bounded_loss(search: Search, number: int) -> dict[str, Any]:
+    """The term of its bound that costs a pruned split most against the winner's bound."""
+    assert search.winner is not None
+    more = search.bound.terms[:, number] - search.bound.terms[:, search.winner]
+    return {"term": TERMS[int(more.argmax())], "seconds": float(more.max()), "at_least": True}
+
+
+def _gap(search: Search, left: npt.NDArray[np.int64]) -> float:
+    """Share of the winner's step by which a split that is left may be faster at most."""
+    if not len(left) or search.winner is None:
+        return 0.0
+    return float(1 - search.bound.step_s[left[0]] / search.rows[search.winner]["step_time_s"])
+
+
+def _rank(row: Row, wins: bool) -> tuple[bool, bool, float]:
+    return not wins, not _fits(row), row["step_time_s"] or np.inf
+
+
+def _fits(row: Row) -> bool:
+    return row["verdict"] in ("fits", "tight")
+
+
+def _goods(row: Row) -> tuple[float, ...]:
+    """What should be small: seconds, USD, bytes."""
+    return row["step_time_s"], row["usd_per_step"] or 0.0, row["peak_bytes"]
+
+
+def _among(hear: Heard, done: int, most: int) -> Heard:
+    """Tell progress of a round as progress of at most *most* simulations."""
+
+    def told(finished: int, total: int, left_s: float | None) -> None:
+        pace = None if left_s is None or finished >= total else left_s / (total - finished) * (most - done - finished)
+        hear(done + finished, most, pace)
+
+    return told

@@ -1,0 +1,45 @@
+"""Ring collectives of data parallelism for many splits at once: seconds a byte that each level is kept busy, at least.
+
+A group of n ranks that lie *stride* apart passes (n - 1) / n of a buffer. A domain of *size* accelerators holds at most
+ceil(size / stride) of them, each with a port, so that a port of the next level out carries no less than that share.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.hardware.cluster import Cluster, Level
+from simulator.hardware.node import Operation
+from simulator.planner.splits import Column
+from simulator.program.network import SCALE_UP_KINDS
+
+PerLevel = npt.NDArray[np.float64]
+"""[levels, splits]."""
+
+
+def ring_busy_s(cluster: Cluster, operation: Operation, ranks: Column, stride: Column) -> PerLevel:
+    """Seconds for each byte of the whole buffer; an all-reduce passes twice."""
+    passes = 2.0 if operation == "all_reduce" else 1.0
+    passed = passes * (ranks - 1) / ranks
+    busy = np.zeros((len(cluster.levels), len(ranks)))
+    inside, block = np.ones_like(ranks), ranks * stride
+    alike = np.ones(len(ranks), bool)
+    for level in cluster.levels:
+        alike &= (level.size % block == 0) | (block % level.size == 0)
+    for number, level in enumerate(cluster.levels):
+        members = np.minimum(ranks, -(-level.size // stride))
+        # Only what surely leaves the inner domain: groups that lie differently on the fabric are left out.
+        reached = alike & (ranks > inside) & (level.size // stride > inside)
+        busy[number] = np.where(reached, passed / inside / _fastest(cluster, level, operation), 0.0)
+        inside = np.maximum(inside, members)
+    return busy
+
+
+def _fastest(cluster: Cluster, level: Level, operation: Operation) -> float:
+    """The most bytes a second that one accelerator moves at *level*, whatever the size of the group."""
+    collective = cluster.node.scale_up.collectives.get(operation)
+    if collective is None or level.kind not in SCALE_UP_KINDS:
+        return level.bandwidth_bytes_per_s * level.share
+    shares = [collective.share.value, *(figure.value for figure in collective.few_ranks.values())]
+    return level.bandwidth_bytes_per_s * max(shares)

@@ -1,0 +1,162 @@
+"""Splits: every way to lay a job out on its cards that divides without remainder.
+
+A split is the seven degrees of the mesh and three settings that go with them: how data parallelism shards (ZeRO 3 or
+1), what backward recomputes, and how many sequences a micro-batch takes. Candidates are columns of numbers, so that
+bounds can be evaluated for all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.hardware.cluster import Cluster
+from simulator.model.architecture import Architecture, MixtureOfExperts
+from simulator.model.split import split_problems
+
+Column = npt.NDArray[np.int64]
+SEQUENCES_AT_ONCE = (1, 2, 4)
+"""Sequences of a micro-batch that are tried; several only where sequences are not cut."""
+SHORTEST_PIECE = 1024
+"""Tokens of a sequence below which context parallelism is not tried: its exchanges would outlast its arithmetic."""
+RECOMPUTE = ("none", "full")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Split:
+    """One candidate. *recompute* counts in `RECOMPUTE`."""
+
+    dp_replicate: int
+    dp_shard: int
+    tp: int
+    cp: int
+    pp: int
+    ep: int
+    etp: int
+    zero: int
+    recompute: int
+    micro_batch_sequences: int
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """The `parallel` section of a scenario."""
+        return {name: getattr(self, name) for name in DEGREES}
+
+    def settings(self) -> dict[str, Any]:
+        """Values by path, as a scenario takes them."""
+        return {
+            "parallel": self.degrees,
+            "training.zero": self.zero,
+            "training.recompute": RECOMPUTE[self.recompute],
+            "training.micro_batch_sequences": self.micro_batch_sequences,
+        }
+
+
+NAMES = tuple(field.name for field in fields(Split))
+DEGREES = NAMES[:7]
+
+
+class Splits:
+    """Many candidates, a column for each field of :class:`Split`."""
+
+    def __init__(self, rows: Column) -> None:
+        self._rows = rows
+
+    @classmethod
+    def of(cls, splits: list[Split]) -> Splits:
+        """The columns of *splits*."""
+        return cls(np.array([[getattr(split, name) for name in NAMES] for split in splits], np.int64).reshape(-1, 10))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, name: str) -> Column:
+        column: Column = self._rows[:, NAMES.index(name)]
+        return column
+
+    def split(self, number: int) -> Split:
+        """The candidate in one row."""
+        return Split(*(int(value) for value in self._rows[number]))
+
+    def only(self, chosen: npt.NDArray[Any]) -> Splits:
+        """The candidates in some rows: numbers, or True for those to keep."""
+        return Splits(self._rows[chosen])
+
+    def numbered(self, *names: str) -> tuple[list[tuple[int, ...]], Column]:
+        """The distinct values of some columns together, and which of them each candidate has."""
+        columns = self._rows[:, [NAMES.index(name) for name in names]]
+        distinct, which = np.unique(columns, axis=0, return_inverse=True)
+        return [tuple(int(value) for value in row) for row in distinct], which.reshape(-1)
+
+
+def enumerate_splits(
+    architecture: Architecture, cluster: Cluster, *, sequence_length: int, global_batch_sequences: int
+) -> Splits:
+    """Every valid split of *architecture* over *cluster*.
+
+    tp and etp stay within the scale-up domain; heads, widths, experts and sequences divide; a pipeline stage has at
+    least a layer; each data-parallel rank gets whole micro-batches, and a pipeline at least one a stage.
+    """
+    experts = _experts(architecture)
+    domain = cluster.node.scale_up.domain
+    cuts = [n for n in divisors(domain) if not split_problems(architecture, 1, 1, n)] if experts else [1]
+    found: list[tuple[int, ...]] = []
+    for tp, cp, pp in _model_splits(architecture, cluster, sequence_length):
+        stage_ranks = cluster.accelerators // pp
+        for dp_shard in divisors(stage_ranks // (tp * cp)):
+            dp_replicate = stage_ranks // (tp * cp * dp_shard)
+            sizes = _sequences_at_once(global_batch_sequences, dp_shard * dp_replicate, cp, pp)
+            for ep, etp in _expert_splits(experts, dp_shard * cp * tp, cuts) if sizes else ():
+                sharded = dp_shard * cp > 1 or dp_shard * cp * tp > ep * etp
+                found += [
+                    (dp_replicate, dp_shard, tp, cp, pp, ep, etp, zero, recompute, size)
+                    for zero in ((3, 1) if sharded else (1,))
+                    for recompute in range(len(RECOMPUTE))
+                    for size in sizes
+                ]
+    return Splits(np.array(found, np.int64).reshape(-1, len(NAMES)))
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, smallest first."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def _experts(architecture: Architecture) -> int:
+    """Routed experts of a layer; 0 for a dense model."""
+    parts = [layer.feed_forward for layer in architecture.moe_layers()]
+    return max((part.experts for part in parts if isinstance(part, MixtureOfExperts)), default=0)
+
+
+def _model_splits(architecture: Architecture, cluster: Cluster, sequence_length: int) -> Iterator[tuple[int, int, int]]:
+    cards, lengths = cluster.accelerators, (sequence_length,)
+    for tp in divisors(cards):
+        if cluster.node.scale_up.domain % tp or split_problems(architecture, tp, 1, 1, lengths):
+            continue
+        for cp in divisors(cards // tp):
+            short = cp > 1 and sequence_length < cp * SHORTEST_PIECE
+            if short or split_problems(architecture, tp, cp, 1, lengths):
+                continue
+            for pp in divisors(cards // (tp * cp)):
+                if pp <= len(architecture.layers):
+                    yield tp, cp, pp
+
+
+def _expert_splits(experts: int, replica_ranks: int, cuts: list[int]) -> Iterator[tuple[int, int]]:
+    """(ep, etp): whole experts on every rank, an expert's width cut among one of *cuts* ranks."""
+    if not experts:
+        yield 1, 1
+        return
+    for ep in divisors(replica_ranks):
+        if experts % ep == 0:
+            yield from ((ep, etp) for etp in cuts if replica_ranks % (ep * etp) == 0)
+
+
+def _sequences_at_once(batch: int, data_parallel: int, cp: int, pp: int) -> list[int]:
+    tried = SEQUENCES_AT_ONCE if cp == 1 else SEQUENCES_AT_ONCE[:1]
+    return [size for size in tried if batch % (data_parallel * size) == 0 and batch // (data_parallel * size) >= pp]

@@ -1,0 +1,94 @@
+"""Splits as points: time of a step against memory, so that the front of what cannot be bettered is the lower left edge.
+
+Simulated splits are where they were found to be; of the others only bounds are known, so they are drawn faintly where
+they would be at best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from simulator.report.paper import FAINT, INK, SIZE_INCHES, titles
+from simulator.report.plan_table import counted_line, loss_label, plan_headline, split_label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "winner": "#009E73",
+    "fits": "#0072B2",
+    "tight": "#E69F00",
+    "does not fit": "#D55E00",
+    "left": "#9AA0A6",
+    "pruned": "#D5D9DC",
+}
+_WORDS = {
+    "winner": "winner",
+    "fits": "simulated, fits",
+    "tight": "simulated, tight",
+    "does not fit": "simulated, does not fit",
+    "left": "not simulated, may be faster (at best here)",
+    "pruned": "ruled out by its bounds (at best here)",
+}
+_GB = 1e9
+_SLOWEST_SHOWN = 3.0
+"""Times the winner's step: what is slower says nothing more."""
+
+
+def plan_chart(plan: Mapping[str, Any]) -> Figure:
+    """Draw *plan*, the object of `plan --json`, which has a winner."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_INCHES, facecolor="white")
+    titles(figure, plan_headline(plan), "")
+    words = f"{plan['scenario']}. {counted_line(plan)}"
+    figure.text(0.015, 0.915, words, fontsize=11, color=FAINT, va="center")
+    axes = figure.add_axes((0.065, 0.09, 0.915, 0.74))
+    points = [_point(split) for split in plan["splits"] if split["verdict"] in COLOURS]
+    limit_s = _SLOWEST_SHOWN * plan["winner"]["step_time_s"]
+    _draw(axes, [point for point in points if point[0] <= limit_s])
+    _mark(axes, plan)
+    axes.set_xlabel("time of a step, s", color=INK)
+    axes.set_ylabel("peak of device memory, GB", color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=6, frameon=False, fontsize=9.5, handletextpad=0.3)
+    return figure
+
+
+def _point(split: Mapping[str, Any]) -> tuple[float, float, str, bool]:
+    """(seconds, GB, verdict, on the front)."""
+    step_s, peak = split["step_time_s"], split["peak_bytes"]
+    if step_s is None:
+        step_s, peak = split["step_time_at_least_s"], split["peak_at_least_bytes"]
+    return step_s, peak / _GB, split["verdict"], split["pareto"]
+
+
+def _draw(axes: Axes, points: list[tuple[float, float, str, bool]]) -> None:
+    for verdict in reversed(COLOURS):
+        mine = [point for point in points if point[2] == verdict]
+        if mine:
+            simulated = verdict not in ("left", "pruned")
+            axes.scatter(
+                [point[0] for point in mine], [point[1] for point in mine], label=_WORDS[verdict],
+                color=COLOURS[verdict], s=260 if verdict == "winner" else 90 if simulated else 28,
+                marker="*" if verdict == "winner" else "o", zorder=4 if simulated else 2, linewidths=0,
+            )  # fmt: skip
+    front = sorted((seconds, held) for seconds, held, _, on in points if on)
+    axes.plot(
+        [seconds for seconds, _ in front], [held for _, held in front], color=COLOURS["winner"], lw=1.4, zorder=3,
+        drawstyle="steps-post",
+    )  # fmt: skip
+
+
+def _mark(axes: Axes, plan: Mapping[str, Any]) -> None:
+    """Say what the winner and the next few simulated splits are."""
+    told = [split for split in plan["splits"] if split["step_time_s"] is not None][:4]
+    for split in told:
+        loss = loss_label(split["loses_by"])
+        axes.annotate(
+            split_label(split) + (f"\n{loss}" if loss else ""),
+            (split["step_time_s"], split["peak_bytes"] / _GB), xytext=(10, 8), textcoords="offset points",
+            fontsize=8.5, color=INK if split["verdict"] == "winner" else FAINT,
+        )  # fmt: skip

@@ -1,0 +1,140 @@
+"""A plan and a sweep for the terminal: the winner first, then what the others lose by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from simulator.report.headline import time_label
+from simulator.units import human_bytes, human_count, human_time
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+_STYLES = {
+    "winner": "bold green",
+    "fits": "",
+    "tight": "yellow",
+    "does not fit": "red",
+    "failed": "red",
+    "pruned": "dim",
+    "left": "dim",
+}
+_MOST_EXPLAINED = 30
+
+
+def plan_table(plan: Mapping[str, Any], *, explain: bool) -> Group:
+    """What `rackcast plan` shows of *plan*, the object of `plan --json`; with *explain* splits not simulated too."""
+    from rich.console import Group
+
+    return Group(f"[bold]{plan_headline(plan)}[/bold]", counted_line(plan), "", _splits(plan, explain=explain))
+
+
+def plan_headline(plan: Mapping[str, Any]) -> str:
+    """The answer in one line."""
+    winner = plan["winner"]
+    if winner is None:
+        return f"No split of {plan['scenario']} fits {plan['accelerators']:,} cards"
+    return f"{split_label(winner)}: step {human_time(winner['step_time_s'])} on {plan['accelerators']:,} cards"
+
+
+def counted_line(plan: Mapping[str, Any]) -> str:
+    """How the search went, in a sentence."""
+    counted = plan["counted"]
+    words = (
+        f"{counted['enumerated']:,} splits: {counted['pruned']:,} ruled out by bounds "
+        f"({counted['pruned_for_memory']:,} for memory), {counted['simulated']} simulated"
+    )
+    if plan["complete"]:
+        return f"{words}; nothing that is left can be faster"
+    return f"{words}, {counted['left']:,} left, faster by {100 * plan['may_be_faster_by']:.0f} % at most"
+
+
+def split_label(split: Mapping[str, Any]) -> str:
+    """A split in a few words, degrees of 1 left out: "dp_shard 16 pp 8 ep 16, ZeRO-1, recompute, 2 a micro-batch"."""
+    degrees = " ".join(f"{axis} {degree}" for axis, degree in split["parallel"].items() if degree > 1) or "one card"
+    words = [degrees, f"ZeRO-{split['zero']}"]
+    if split["recompute"] != "none":
+        words.append("recompute")
+    if split["micro_batch_sequences"] > 1:
+        words.append(f"{split['micro_batch_sequences']} a micro-batch")
+    return ", ".join(words)
+
+
+def loss_label(loses_by: Mapping[str, Any] | None) -> str:
+    """What a split loses by, in words."""
+    if loses_by is None:
+        return ""
+    least = "at least " if loses_by.get("at_least") else ""
+    if loses_by["term"] == "memory":
+        return f"{least}{human_bytes(loses_by['bytes'])} too much"
+    if loses_by.get("seconds") is not None:
+        return f"{time_label(loses_by['term'])} +{human_time(loses_by['seconds'])}"
+    return str(loses_by.get("message") or "reserves more than there is")
+
+
+def sweep_table(result: Mapping[str, Any]) -> Group:
+    """What `rackcast plan --over` shows of *result*."""
+    from rich.console import Group
+
+    counted = result["counted"]
+    line = f"{counted['cases']:,} cases: {counted['run']} run, {counted['known']} known, {counted['failed']} failed"
+    table = _table(*result["over"], "step", "tokens/s", "peak", "USD / 1 M tokens", "verdict")
+    for case in sorted(result["cases"], key=lambda case: case["step_time_s"] or float("inf")):
+        values = [str(case["settings"][path]) for path in result["over"]]
+        if case["error"]:
+            table.add_row(*values, "", "", "", "", case["error"], style=_STYLES["failed"])
+            continue
+        usd = case["usd_per_1m_tokens"]
+        table.add_row(
+            *values,
+            human_time(case["step_time_s"]),
+            human_count(case["tokens_per_s"]),
+            human_bytes(case["peak_bytes"]),
+            f"{usd:,.4g}" if usd is not None else "-",
+            case["verdict"],
+            style=_STYLES[case["verdict"]],
+        )
+    return Group(line, "", table)
+
+
+def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
+    table = _table("split", "step", "peak", "USD", "", "loses by")
+    shown = [split for split in plan["splits"] if split["step_time_s"] is not None]
+    others = [split for split in plan["splits"] if split["step_time_s"] is None]
+    for split in shown:
+        usd = split["usd"]
+        table.add_row(
+            split_label(split),
+            human_time(split["step_time_s"]),
+            human_bytes(split["peak_bytes"]),
+            f"{usd:,.2f}" if usd is not None else "-",
+            split["verdict"] + (" *" if split["pareto"] and split["verdict"] != "winner" else ""),
+            loss_label(split["loses_by"]),
+            style=_STYLES[split["verdict"]],
+        )
+    for split in others[:_MOST_EXPLAINED] if explain else []:
+        table.add_row(
+            split_label(split),
+            f"> {human_time(split['step_time_at_least_s'])}",
+            f"> {human_bytes(split['peak_at_least_bytes'])}",
+            "",
+            split["verdict"],
+            loss_label(split["loses_by"]),
+            style=_STYLES[split["verdict"]],
+        )
+    table.caption = "* no other is better in time, cost and memory at once"
+    table.caption_justify = "left"
+    return table
+
+
+def _table(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for number, column in enumerate(columns):
+        text = number == 0 or column in ("", "loses by", "verdict")
+        table.add_column(column, justify="left" if text else "right", overflow="fold")
+    return table
