@@ -33,7 +33,9 @@ _COLOURS = {
 _OTHER = "#B4B9BD"
 _LEAST_SHARE = 0.005
 """Of the longest step, the part below which a kind of time has no entry in the legend."""
-_BETWEEN_GROUPS = 0.6
+_BETWEEN_GROUPS = 0.9
+_LONG_TITLE = 30
+"""Characters of a variant's name that leave no room to set it against the slowest."""
 _FEWEST_PLACES = 8
 """Bars are no thicker than with so many."""
 _MEMORY = "#56B4E9"
@@ -72,7 +74,8 @@ def _answer(rows: list[Row]) -> str:
     best, worst = min(fitting, key=_step_s), max(fitting, key=_step_s)
     times = _step_s(worst) / _step_s(best)
     named = " ".join(_values(best)) or best["name"]
-    return f"{named}: {human_time(_step_s(best))} a step" + (f", {times:.1f} x faster than the slowest" * (times > 1))
+    against = f", {times:.1f} x faster than the slowest" if times > 1 and len(named) <= _LONG_TITLE else ""
+    return f"{named}: {human_time(_step_s(best))} a step{against}"
 
 
 def _values(row: Row) -> list[str]:
@@ -113,18 +116,22 @@ def _draw_steps(axes: Axes, rows: list[Row], parts: list[str], places: list[floa
             width = row["time"].get(part, 0.0)
             axes.barh(place, width, 0.72, left, color=_COLOURS.get(part, _OTHER), edgecolor="white", linewidth=0.4)
             left += width
-        busy = row["routing"]["rank_max_over_mean"]
-        skew = f"   busiest rank x{busy:.2f}" if busy > 1 else ""
         axes.text(_step_s(row) + 0.008 * longest, place, human_time(_step_s(row)), va="center", fontsize=9.5, color=INK)
         across = axes.get_yaxis_transform()
-        axes.text(1.0, place, skew, va="center", ha="right", fontsize=8.5, color=FAINT, transform=across)
+        axes.text(1.0, place, _skew(row), va="center", ha="right", fontsize=8.5, color=FAINT, transform=across)
         group = _group(row, named)
         if group != before:
-            axes.text(-0.385, place - 0.72, group, fontsize=10, weight="bold", color=INK, va="center", transform=across)
+            axes.text(-0.385, place - 0.87, group, fontsize=10, weight="bold", color=INK, va="center", transform=across)
         before = group
-    axes.set_xlim(0, 1.36 * longest)
+    axes.set_xlim(0, 1.45 * longest)
     axes.set_xticks([])
     axes.set_yticks(places, [_label(row, named) for row in rows])
+
+
+def _skew(row: Row) -> str:
+    busy, dropped = row["routing"]["rank_max_over_mean"], row["routing"].get("dropped_share", 0.0)
+    told = [f"{dropped:.0%} of rows dropped".replace("%", " %")] if dropped else []
+    return ", ".join([*told, f"busiest rank x{busy:.2f}"]) if busy > 1 else ""
 
 
 def _draw_memory(axes: Axes, rows: list[Row], places: list[float]) -> None:
