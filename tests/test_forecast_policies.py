@@ -2,6 +2,7 @@ import pytest
 from small_jobs import Small
 
 from simulator.forecast.comparison import compare, variants
+from simulator.forecast.errors import Refused
 from simulator.forecast.forecast import forecast
 from simulator.routing.error import RoutingError
 
@@ -51,6 +52,12 @@ def test_a_named_workload_is_replayed(small: Small) -> None:
     hot = forecast(*small("mixture", "parallel.ep=8", "routing.workload=W7_burst", "routing.workload_step=3")).summary
     # Two hot experts of sixteen take 0.8 of all picks: 8 x 0.8 times the mean.
     assert hot["routing"]["rank_max_over_mean"] == pytest.approx(6.4, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["data_sampling", "micro_batch_scheduling"])
+def test_a_policy_that_a_step_cannot_show_is_refused(small: Small, name: str) -> None:
+    with pytest.raises(Refused, match="composes unlike micro-batches"):
+        forecast(*small("mixture", f"routing.policy={{name: {name}}}"))
 
 
 def test_variants_are_every_combination_in_order() -> None:

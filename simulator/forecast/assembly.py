@@ -30,6 +30,8 @@ from simulator.routing.table import RoutingTable
 from simulator.routing.workloads import Shape, workload_table
 from simulator.shipped import locate
 
+_COMPOSING = ("data_sampling", "micro_batch_scheduling")
+"""Policies that make one micro-batch unlike the next."""
 BYTES = {"fp32": 4, "bf16": 2}
 
 
@@ -164,6 +166,11 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _expert_problems(scenario, architecture)
     yield from _lora_problems(scenario, architecture)
     yield from _attention_problems(scenario, architecture)
+    if scenario.routing.policy and scenario.routing.policy.name in _COMPOSING:
+        yield (
+            f"routing.policy.name: found {scenario.routing.policy.name}, which composes unlike micro-batches, and a step "
+            "is simulated with micro-batches that are alike; allowed: a policy that balances within a micro-batch"
+        )
     split = scenario.parallel
     lengths = (scenario.training.sequence_length,)
     yield from (f"parallel: {told}" for told in split_problems(architecture, split.tp, split.cp, split.etp, lengths))
