@@ -168,8 +168,8 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _attention_problems(scenario, architecture)
     if scenario.routing.policy and scenario.routing.policy.name in _COMPOSING:
         yield (
-            f"routing.policy.name: found {scenario.routing.policy.name}, which composes unlike micro-batches, and a step "
-            "is simulated with micro-batches that are alike; allowed: a policy that balances within a micro-batch"
+            f"routing.policy.name: found {scenario.routing.policy.name}, which composes unlike micro-batches, and a "
+            "step is simulated with micro-batches that are alike; allowed: a policy that balances within a micro-batch"
         )
     split = scenario.parallel
     lengths = (scenario.training.sequence_length,)
