@@ -17,6 +17,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.device import multiprocessors
 
+WEIGHTS_TILE = (64, 128, 256)
+WEIGHTS_LAUNCH = {"num_warps": 8, "num_stages": 4}
 GROUPED_TILES = 8
 """Row tiles that share a column of weights while it is in the cache."""
 FEW_ROWS = 96
@@ -57,7 +59,7 @@ def _rows_kernel(x_desc, w_desc, y_ptr, ends_ptr, E, N, K, TRANSPOSED: tl.conste
 
 
 @triton.jit
-def _weights_kernel(x_desc, dy_desc, dw_ptr, ends_ptr, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+def _weights_kernel(x_desc, dy_desc, dw_desc, ends_ptr, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
                     BLOCK_K: tl.constexpr):  # fmt: skip
     """dw_e = x^T dy over the rows of expert e: zeros where it has none."""
     tiles_k = tl.cdiv(K, BLOCK_K)
@@ -77,10 +79,7 @@ def _weights_kernel(x_desc, dy_desc, dw_ptr, ends_ptr, N, K, BLOCK_M: tl.constex
         x_MK = tl.where(mine_M, x_desc.load([whole, k]), 0.0)
         dy_MN = tl.where(mine_M, dy_desc.load([whole, n]), 0.0)
         sum_KN = tl.dot(tl.trans(x_MK), dy_MN, sum_KN)
-    k_K = k + tl.arange(0, BLOCK_K)
-    n_N = n + tl.arange(0, BLOCK_N)
-    at_KN = dw_ptr + (e.to(tl.int64) * K + k_K[:, None]) * N + n_N[None, :]
-    tl.store(at_KN, sum_KN.to(dw_ptr.dtype.element_ty), mask=(k_K < K)[:, None] & (n_N < N)[None, :])
+    dw_desc.store([e, k, n], tl.reshape(sum_KN.to(dw_desc.dtype), [1, BLOCK_K, BLOCK_N]))
 
 
 def _tile(rows: int, experts: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -106,13 +105,14 @@ def rows_product(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor, 
 def weights_product(x_MK: torch.Tensor, dy_MN: torch.Tensor, ends_E: torch.Tensor) -> torch.Tensor:
     """[E, K, N]: x^T dy over each expert's rows."""
     E, K, N = len(ends_E), x_MK.shape[1], dy_MN.shape[1]
-    block_m, block_k, block_n = 64, 128, 256
+    block_m, block_k, block_n = WEIGHTS_TILE
     dw_EKN = x_MK.new_empty(E, K, N)
     x_desc = TensorDescriptor.from_tensor(x_MK, [block_m, block_k])
     dy_desc = TensorDescriptor.from_tensor(dy_MN, [block_m, block_n])
     sides = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
+    dw_desc = TensorDescriptor.from_tensor(dw_EKN, [1, block_k, block_n])
     grid = (E * triton.cdiv(K, block_k) * triton.cdiv(N, block_n),)
-    _weights_kernel[grid](x_desc, dy_desc, dw_EKN, ends_E, N, K, **sides, num_warps=8, num_stages=4)
+    _weights_kernel[grid](x_desc, dy_desc, dw_desc, ends_E, N, K, **sides, **WEIGHTS_LAUNCH)
     return dw_EKN
 
 

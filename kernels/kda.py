@@ -37,14 +37,16 @@ LOWEST_BOUND = -10.0
 
 
 @triton.jit
-def squares(x_desc, row, column, D: tl.constexpr, P: tl.constexpr):
-    """Sum of the squares of each of a chunk's rows, D channels from *column* on."""
-    x_CP = x_desc.load([row, column]).to(tl.float32)
-    sum_C = tl.sum(x_CP * x_CP, 1)
-    if D > P:
-        x_CP = x_desc.load([row, column + P]).to(tl.float32)
-        sum_C += tl.sum(x_CP * x_CP, 1)
-    return sum_C
+def offsets(start, head, H, D: tl.constexpr, P: tl.constexpr):
+    """Offsets of the first P channels of one head's rows of a chunk in [T, H, D]."""
+    return ((start + tl.arange(0, CHUNK)).to(tl.int64) * H + head)[:, None] * D + tl.arange(0, P)[None, :]
+
+
+@triton.jit
+def inverse_length(x_ptr, at_CD, here_C):
+    """One over the length of each row; finite for rows that are not there."""
+    x_CD = tl.load(x_ptr + at_CD, mask=here_C[:, None], other=0.0).to(tl.float32)
+    return 1.0 / tl.sqrt(tl.sum(x_CD * x_CD, 1) + UNIT_EPSILON)
 
 
 @triton.jit
@@ -66,17 +68,12 @@ def decay_to(first_CC, last_CC, g_CP):
 
 
 @triton.jit
-def from_start(g_CP):
-    """Decay from the start of the chunk to each token, its own included."""
-    i_C = tl.arange(0, CHUNK)[:, None]
-    return decay_to(0, i_C, g_CP)
-
-
-@triton.jit
-def to_end(g_CP):
-    """Decay from each token to the end of the chunk, its own left out."""
-    i_C = tl.arange(0, CHUNK)[:, None]
-    return decay_to(i_C + 1, CHUNK, g_CP)
+def to_both_ends(g_CP):
+    """(decay from the start to each token, its own included; from each token to the end; of the whole chunk)."""
+    i_C, j_C = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
+    sum_CP = tl.dot(tl.where(j_C <= i_C, 1.0, 0.0).to(g_CP.dtype), g_CP)
+    all_P = tl.sum(g_CP.to(tl.float32), 0)
+    return tl.exp2(sum_CP), tl.exp2(all_P[None, :] - sum_CP), tl.exp2(all_P)
 
 
 @triton.jit
@@ -150,55 +147,59 @@ def pairs(q_CP, k_CP, g_CP, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _prepare(q_desc, k_desc, v_desc, g_desc, beta_ptr, rate_ptr, bias_ptr, start_ptr, end_ptr, w_desc, u_desc, qg_desc,
-             kg_desc, a_desc, inverse_desc, decay_ptr, H, scale, lowest, D: tl.constexpr, P: tl.constexpr,
-             LOW: tl.constexpr, WIDE: tl.constexpr, KEEP_INVERSE: tl.constexpr):  # fmt: skip
+def _prepare(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, end_ptr, w_ptr, u_ptr, qg_ptr, kg_ptr,
+             a_ptr, inverse_ptr, decay_ptr, H, scale, lowest, D: tl.constexpr, P: tl.constexpr, LOW: tl.constexpr,
+             KEEP_INVERSE: tl.constexpr):  # fmt: skip
     """A chunk's part without the state: w, u, decayed q and k, and the products of its own queries and keys.
 
     Channels come in parts of P, so that their decays fit the registers; the matrices of zeros and ones are made again
     for each part for the same reason.
     """
     head, chunk = tl.program_id(0), tl.program_id(1)
+    WIDE: tl.constexpr = w_ptr.dtype.element_ty
     start = tl.load(start_ptr + chunk)
     c_C, p_P = tl.arange(0, CHUNK), tl.arange(0, P)
     here_C = c_C < tl.load(end_ptr + chunk) - start
-    k_scale_C = tl.where(here_C, 1.0 / tl.sqrt(squares(k_desc, start, head * D, D, P) + UNIT_EPSILON), 0.0)
-    q_scale_C = tl.where(here_C, scale / tl.sqrt(squares(q_desc, start, head * D, D, P) + UNIT_EPSILON), 0.0)
+    at_CD = offsets(start, head, H, D, D)
+    k_scale_C = inverse_length(k_ptr, at_CD, here_C)
+    q_scale_C = inverse_length(q_ptr, at_CD, here_C) * scale
+    beta_at_C = (start + c_C).to(tl.int64) * H + head
+    beta_C = tl.sigmoid(tl.load(beta_ptr + beta_at_C, mask=here_C, other=-float("inf")).to(tl.float32))
     rate = tl.load(rate_ptr + head)
-    tile = chunk * H + head
-    row = tile * CHUNK
+    tile = chunk.to(tl.int64) * H + head
+    at_CP = offsets(start, head, H, D, P)
+    inside_CP = here_C[:, None]
     kk_CC = tl.zeros([CHUNK, CHUNK], dtype=tl.float32)
     qk_CC = tl.zeros([CHUNK, CHUNK], dtype=tl.float32)
     for first in tl.range(0, D, P, num_stages=1, disable_licm=True):
-        bias_P = tl.load(bias_ptr + head * D + first + p_P)
-        raw_CP = g_desc.load([start, head * D + first]).to(tl.float32)
-        g_CP = log2_decay(raw_CP, bias_P, rate, lowest, here_C).to(LOW)
-        k_CP = k_desc.load([start, head * D + first]).to(tl.float32) * k_scale_C[:, None]
-        q_CP = q_desc.load([start, head * D + first]).to(tl.float32) * q_scale_C[:, None]
+        raw_CP = tl.load(g_ptr + first + at_CP, mask=inside_CP, other=0.0).to(tl.float32)
+        k_CP = tl.load(k_ptr + first + at_CP, mask=inside_CP, other=0.0).to(tl.float32) * k_scale_C[:, None]
+        q_CP = tl.load(q_ptr + first + at_CP, mask=inside_CP, other=0.0).to(tl.float32) * q_scale_C[:, None]
+        g_CP = log2_decay(raw_CP, tl.load(bias_ptr + head * D + first + p_P), rate, lowest, here_C).to(LOW)
         kk_more_CC, qk_more_CC = pairs(q_CP, k_CP, g_CP, WIDE)
         kk_CC += kk_more_CC
         qk_CC += qk_more_CC
-    a_desc.store([row, 0], qk_CC.to(WIDE))
+    out_CC = tile * CHUNK * CHUNK + c_C[:, None] * CHUNK + c_C[None, :]
+    tl.store(a_ptr + out_CC, qk_CC.to(WIDE))
 
-    beta_at_C = (start + c_C).to(tl.int64) * H + head
-    beta_C = tl.sigmoid(tl.load(beta_ptr + beta_at_C, mask=here_C, other=-float("inf")).to(tl.float32))
     n_CC = tl.where(c_C[:, None] > c_C[None, :], kk_CC * beta_C[:, None], 0.0)
     inverse_CC = unit_lower_inverse(n_CC, LOW)
     if KEEP_INVERSE:
-        inverse_desc.store([row, 0], inverse_CC.to(WIDE))
+        tl.store(inverse_ptr + out_CC, inverse_CC.to(WIDE))
     solve_CC = (inverse_CC * beta_C[None, :]).to(WIDE)
     for first in tl.range(0, D, P, num_stages=1, disable_licm=True):
-        bias_P = tl.load(bias_ptr + head * D + first + p_P)
-        raw_CP = g_desc.load([start, head * D + first]).to(tl.float32)
-        g_CP = log2_decay(raw_CP, bias_P, rate, lowest, here_C).to(LOW)
-        k_CP = k_desc.load([start, head * D + first]).to(tl.float32) * k_scale_C[:, None]
-        q_CP = q_desc.load([start, head * D + first]).to(tl.float32) * q_scale_C[:, None]
-        tl.store(decay_ptr + tile.to(tl.int64) * D + first + p_P, tl.exp2(tl.sum(g_CP.to(tl.float32), 0)))
-        kg_desc.store([row, first], (k_CP * to_end(g_CP)).to(WIDE))
-        decay_CP = from_start(g_CP)
-        qg_desc.store([row, first], (q_CP * decay_CP).to(WIDE))
-        w_desc.store([row, first], tl.dot(solve_CC, (k_CP * decay_CP).to(WIDE)).to(WIDE))
-        u_desc.store([row, first], tl.dot(solve_CC, v_desc.load([start, head * D + first])).to(WIDE))
+        raw_CP = tl.load(g_ptr + first + at_CP, mask=inside_CP, other=0.0).to(tl.float32)
+        k_CP = tl.load(k_ptr + first + at_CP, mask=inside_CP, other=0.0).to(tl.float32) * k_scale_C[:, None]
+        q_CP = tl.load(q_ptr + first + at_CP, mask=inside_CP, other=0.0).to(tl.float32) * q_scale_C[:, None]
+        v_CP = tl.load(v_ptr + first + at_CP, mask=inside_CP, other=0.0)
+        g_CP = log2_decay(raw_CP, tl.load(bias_ptr + head * D + first + p_P), rate, lowest, here_C).to(LOW)
+        from_start_CP, to_end_CP, whole_P = to_both_ends(g_CP)
+        out_CP = tile * CHUNK * D + c_C[:, None] * D + first + p_P[None, :]
+        tl.store(decay_ptr + tile * D + first + p_P, whole_P)
+        tl.store(kg_ptr + out_CP, (k_CP * to_end_CP).to(WIDE))
+        tl.store(qg_ptr + out_CP, (q_CP * from_start_CP).to(WIDE))
+        tl.store(w_ptr + out_CP, tl.dot(solve_CC, (k_CP * from_start_CP).to(WIDE)).to(WIDE))
+        tl.store(u_ptr + out_CP, tl.dot(solve_CC, v_CP).to(WIDE))
 
 
 @triton.jit
@@ -281,10 +282,9 @@ def chunks_of(lengths: tuple[int, ...], device: torch.device) -> Chunks:
     return Chunks(*(torch.tensor(list_, dtype=torch.int32, device=device) for list_ in (starts, ends, firsts)))
 
 
-def precisions(dtype: torch.dtype) -> dict[str, tl.dtype]:
-    """Type of products in general and of factors at most one, of which fp16 keeps three bits more than bf16."""
-    wide = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}[dtype]
-    return {"LOW": tl.float32 if wide == tl.float32 else tl.float16, "WIDE": wide}
+def low_precision(dtype: torch.dtype) -> tl.dtype:
+    """Type of products of factors that are at most one, of which fp16 keeps three bits more than bf16."""
+    return tl.float32 if dtype == torch.float32 else tl.float16
 
 
 def descriptor(x: torch.Tensor, columns: int) -> TensorDescriptor:
@@ -307,17 +307,14 @@ class Prepared:
 
 def prepare(inputs: Sequence[torch.Tensor], chunks: Chunks, lower_bound: float, *, keep_inverse: bool) -> Prepared:
     """Run `_prepare` over (q, k, v, raw gate, raw beta, rate, bias)."""
-    q_THD, k_THD, v_THD, g_THD, *rest = inputs
+    q_THD = inputs[0]
     (_, H, D), L, C = q_THD.shape, len(chunks.start_L), CHUNK.value
     w, u, qg, kg = (q_THD.new_empty(L, H, C, D) for _ in range(4))
     a = q_THD.new_empty(L, H, C, C)
     inverse = torch.empty_like(a) if keep_inverse else a
     found = Prepared(w, u, qg, kg, a, inverse, q_THD.new_empty(L, H, D, dtype=torch.float32))
-    P = min(D, PART)
-    read = [descriptor(x.flatten(1), P) for x in (q_THD, k_THD, v_THD, g_THD)]
-    written = [*(descriptor(x, P) for x in (w, u, qg, kg)), descriptor(a, C), descriptor(inverse, C)]
-    arguments = (*read, *rest, chunks.start_L, chunks.end_L, *written, found.decay_LHD, H, D**-0.5)
-    flags = {"D": D, "P": P, **precisions(q_THD.dtype), "KEEP_INVERSE": keep_inverse}
+    arguments = (*inputs, chunks.start_L, chunks.end_L, w, u, qg, kg, a, inverse, found.decay_LHD, H, D**-0.5)
+    flags = {"D": D, "P": min(D, PART), "LOW": low_precision(q_THD.dtype), "KEEP_INVERSE": keep_inverse}
     _prepare[(H, L)](*arguments, lower_bound * LOG2_E, **flags, **PREPARE_LAUNCH)
     return found
 
