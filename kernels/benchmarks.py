@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import triton
 
-from kernels import gated_unit, grouped_gemm, kda, loss, permutation, rms_norm
+from kernels import gated_unit, grouped_gemm, kda, kda_backward, loss, permutation, rms_norm
 from kernels.reference import gated_unit as plain_unit
 from kernels.reference import grouped_gemm as plain_grouped
 from kernels.reference import kda as plain_kda
@@ -230,7 +230,40 @@ def kda_forward() -> Iterator[Row]:
         yield row | {"fused_s": seconds(lambda i=inputs, s=state: kda.kda_decode(i, s))}
 
 
-PARTS = {"ceilings": ceilings, "kda": kda_forward, "loss": losses, "grouped": grouped, "rows": rows_kernels}
+def kda_gradients() -> Iterator[Row]:
+    """KDA forward and backward: the fused kernels, each alone, and small operators where they fit."""
+    for lengths in ((64,), (3, 64, 130)):
+        inputs, gradient = heads(sum(lengths), 2), drawn(sum(lengths), 2, 128)
+        fused, plain = (
+            lambda *inputs, f=f, lengths=lengths: f(inputs, lengths)[0]
+            for f in (kda_backward.kda, plain_kda.kda_recurrent)
+        )
+        yield {"kernel": "kda backward", "shape": lengths, "errors": errors(fused, plain, inputs, gradient)}
+    for T, H in ((1024, 96), (8192, 96), (32768, 96)):
+        inputs, do = heads(T, H), drawn(T, H, 128)
+        chunks = kda.checked(inputs, None, -5.0)
+        row: Row = {"kernel": "kda backward", "shape": (T, H, 128), "bytes": 2566.0 * T * H, "flops": 450560.0 * T * H}
+        row["fused_s"] = seconds(
+            lambda i=inputs, c=chunks, do=do: kda_backward.kda_backward(i, c, None, -5.0, do, None)
+        )
+        if T == 1024:
+            fused, plain = (
+                lambda *inputs: kda_backward.kda(inputs)[0],
+                lambda *inputs: plain_kda.kda_small_operators(inputs),
+            )
+            row["forward_and_backward_fused_s"] = seconds(differentiated(fused, inputs, do))
+            row["forward_and_backward_plain_s"] = seconds(differentiated(plain, inputs, do), 3)
+        yield row
+
+
+PARTS = {
+    "ceilings": ceilings,
+    "kda": kda_forward,
+    "kda_gradients": kda_gradients,
+    "loss": losses,
+    "grouped": grouped,
+    "rows": rows_kernels,
+}
 
 
 def versions() -> Row:

@@ -25,15 +25,32 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 CHUNK = tl.constexpr(64)
+WARP_PRODUCTS = tl.constexpr(True)
 LOG2_E = 1.4426950408889634
 UNIT_EPSILON = tl.constexpr(1e-6)
-PART = 64
+PART = 32
 PREPARE_LAUNCH = {"num_warps": 4}
 SCAN_COLUMNS = 128
 SCAN_LAUNCH = {"num_warps": 8, "num_stages": 2}
 DECODE_COLUMNS = 32
 LOWEST_BOUND = -10.0
 """Natural log of the strongest decay of one token: eight of them in a row must stay a number in fp32 and bf16."""
+
+
+@triton.jit
+def product(a_CK, b_KN):
+    """The product of both, each of four warps on its own quarter of the rows and straight from registers.
+
+    A batch of four asks Triton for that. Products of a whole group of warps go through shared memory and fences: they
+    are faster by themselves, but not one after the other on tiles as small as these.
+    """
+    if WARP_PRODUCTS:
+        C: tl.constexpr = a_CK.shape[0]
+        K: tl.constexpr = a_CK.shape[1]
+        N: tl.constexpr = b_KN.shape[1]
+        quarters = tl.reshape(a_CK, [4, C // 4, K])
+        return tl.reshape(tl.dot(quarters, tl.broadcast_to(tl.expand_dims(b_KN, 0), [4, K, N])), [C, N])
+    return tl.dot(a_CK, b_KN)
 
 
 @triton.jit
@@ -64,14 +81,14 @@ def decay_to(first_CC, last_CC, g_CP):
     """
     j_C = tl.arange(0, CHUNK)[None, :]
     chosen_CC = (j_C >= first_CC) & (j_C <= last_CC)
-    return tl.exp2(tl.dot(tl.where(chosen_CC, 1.0, 0.0).to(g_CP.dtype), g_CP))
+    return tl.exp2(product(tl.where(chosen_CC, 1.0, 0.0).to(g_CP.dtype), g_CP))
 
 
 @triton.jit
 def to_both_ends(g_CP):
     """(decay from the start to each token, its own included; from each token to the end; of the whole chunk)."""
     i_C, j_C = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
-    sum_CP = tl.dot(tl.where(j_C <= i_C, 1.0, 0.0).to(g_CP.dtype), g_CP)
+    sum_CP = product(tl.where(j_C <= i_C, 1.0, 0.0).to(g_CP.dtype), g_CP)
     all_P = tl.sum(g_CP.to(tl.float32), 0)
     return tl.exp2(sum_CP), tl.exp2(all_P[None, :] - sum_CP), tl.exp2(all_P)
 
@@ -93,7 +110,7 @@ def around_middle(g_CP):
     behind_CC = (j_C >= middle_C) & (j_C <= i_C)
     ahead_CC = (j_C > i_C) & (j_C < middle_C)
     sign_CC = tl.where(behind_CC, 1.0, 0.0) - tl.where(ahead_CC, 1.0, 0.0)
-    return tl.exp2(tl.dot(sign_CC.to(g_CP.dtype), g_CP))
+    return tl.exp2(product(sign_CC.to(g_CP.dtype), g_CP))
 
 
 @triton.jit
@@ -122,8 +139,8 @@ def unit_lower_inverse(n_CC, LOW: tl.constexpr):
         joined = i_C // (2 << level) == j_C // (2 << level)
         apart = i_C // (1 << level) != j_C // (1 << level)
         low_CC = inverse_CC.to(LOW)
-        below_CC = tl.dot(tl.where(joined & apart, n_CC, 0.0).to(LOW), low_CC)
-        inverse_CC -= tl.dot(low_CC, below_CC.to(LOW))
+        below_CC = product(tl.where(joined & apart, n_CC, 0.0).to(LOW), low_CC)
+        inverse_CC -= product(low_CC, below_CC.to(LOW))
     return inverse_CC
 
 
@@ -133,16 +150,16 @@ def pairs(q_CP, k_CP, g_CP, WIDE: tl.constexpr):
     LOW: tl.constexpr = g_CP.dtype
     decay_CP = across(g_CP, 32)
     low_CP = (k_CP * decay_CP).to(LOW)
-    kk_CC = tl.where(separated(32), tl.dot(low_CP, tl.trans(low_CP)), 0.0)
-    qk_CC = tl.where(separated(32), tl.dot((q_CP * decay_CP).to(LOW), tl.trans(low_CP)), 0.0)
+    kk_CC = tl.where(separated(32), product(low_CP, tl.trans(low_CP)), 0.0)
+    qk_CC = tl.where(separated(32), product((q_CP * decay_CP).to(LOW), tl.trans(low_CP)), 0.0)
     decay_CP = across(g_CP, 16)
     low_CP = (k_CP * decay_CP).to(LOW)
-    kk_CC = tl.where(separated(16), tl.dot(low_CP, tl.trans(low_CP)), kk_CC)
-    qk_CC = tl.where(separated(16), tl.dot((q_CP * decay_CP).to(LOW), tl.trans(low_CP)), qk_CC)
+    kk_CC = tl.where(separated(16), product(low_CP, tl.trans(low_CP)), kk_CC)
+    qk_CC = tl.where(separated(16), product((q_CP * decay_CP).to(LOW), tl.trans(low_CP)), qk_CC)
     decay_CP = around_middle(g_CP)
     to_middle_PC = tl.trans((k_CP / decay_CP).to(WIDE))
-    kk_CC = tl.where(close(), tl.dot((k_CP * decay_CP).to(WIDE), to_middle_PC), kk_CC)
-    qk_CC = tl.where(close(), tl.dot((q_CP * decay_CP).to(WIDE), to_middle_PC), qk_CC)
+    kk_CC = tl.where(close(), product((k_CP * decay_CP).to(WIDE), to_middle_PC), kk_CC)
+    qk_CC = tl.where(close(), product((q_CP * decay_CP).to(WIDE), to_middle_PC), qk_CC)
     return kk_CC, qk_CC
 
 
@@ -198,8 +215,8 @@ def _prepare(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr
         tl.store(decay_ptr + tile * D + first + p_P, whole_P)
         tl.store(kg_ptr + out_CP, (k_CP * to_end_CP).to(WIDE))
         tl.store(qg_ptr + out_CP, (q_CP * from_start_CP).to(WIDE))
-        tl.store(w_ptr + out_CP, tl.dot(solve_CC, (k_CP * from_start_CP).to(WIDE)).to(WIDE))
-        tl.store(u_ptr + out_CP, tl.dot(solve_CC, v_CP).to(WIDE))
+        tl.store(w_ptr + out_CP, product(solve_CC, (k_CP * from_start_CP).to(WIDE)).to(WIDE))
+        tl.store(u_ptr + out_CP, product(solve_CC, v_CP).to(WIDE))
 
 
 @triton.jit

@@ -20,6 +20,7 @@ import triton.language as tl
 
 IGNORED = -100
 BUDGET_BYTES = 96 * 2**20
+SUM_SHARE = 2 / 3
 CHUNK_ROWS = 1024
 BLOCK = 4096
 WHOLE_ROWS_BLOCK = 8192
@@ -72,8 +73,8 @@ def _forward_pieces(N: int, V: int, budget_bytes: int, element_bytes: int) -> tu
 
 
 def _backward_pieces(N: int, D: int, V: int, budget_bytes: int, element_bytes: int) -> tuple[list[slice], list[slice]]:
-    """Two thirds of the budget for the fp32 gradient of a block of rows, the rest for its logits."""
-    rows = _pieces(N, 2 * budget_bytes // 3 // (4 * D), 1)
+    """A share of the budget for the fp32 gradient of a block of rows, the rest for its logits."""
+    rows = _pieces(N, int(budget_bytes * SUM_SHARE) // (4 * D), 1)
     most_rows = rows[0].stop
     left = budget_bytes - most_rows * D * 4
     return rows, _pieces(V, left // (most_rows * element_bytes), 64)
