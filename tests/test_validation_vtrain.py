@@ -1,8 +1,9 @@
-"""vTrain's single-node rows, every twentieth of them in place: steps of GPT models under Megatron-DeepSpeed on A100."""
+"""vTrain's single-node rows, a random sample of them in place: steps of GPT models under Megatron-DeepSpeed on A100."""
 
 import csv
 import json
 from pathlib import Path
+from random import Random
 from statistics import mean, median
 
 import pytest
@@ -42,10 +43,11 @@ def error(row: dict[str, str], folder: Path) -> float:
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="the published rows are not here")
-def test_every_twentieth_row_of_single_nodes(tmp_path):
+def test_a_sample_of_single_nodes(tmp_path):
+    # Drawn, because the rows repeat a pattern of splits and batches: every twentieth is bound by the device.
     with SHARED.open() as file:
-        rows = list(csv.DictReader(file))[::20]
+        rows = Random(0).sample(list(csv.DictReader(file)), 36)
     errors = [abs(error(row, tmp_path)) for row in rows]
     assert len(errors) == 36
-    assert mean(errors) == pytest.approx(0.118, abs=0.01)
-    assert median(errors) == pytest.approx(0.102, abs=0.01)
+    assert mean(errors) == pytest.approx(0.225, abs=0.01)
+    assert median(errors) == pytest.approx(0.218, abs=0.01)
