@@ -77,8 +77,8 @@ def _profiles(topology: Topology, accelerator: str | None, dump: Path, out: Path
     from simulator.hardware.profile import CannotProfileError
 
     fabric = fabric_yaml(topology, dump.name)
-    switches_alone = (
-        not topology.of("accelerator") or (topology.dimensions[:1] and topology.dimensions[0].kind == "cable")
+    switches_alone = not topology.of("accelerator") or (
+        topology.dimensions[:1] and topology.dimensions[0].kind == "cable"
     )
     if switches_alone and fabric is not None:
         return [(out, fabric)]
