@@ -8,7 +8,11 @@ FLAGS = {
     "rackcast": {"--version", "--help"},
     "fit": {"SCENARIO", "--set", "--json", "--help"},
     "run": {"SCENARIO", "--set", "--json", "--out", "--no-fold", "--help"},
-    "compare": {"SCENARIO...", "--over", "--set", "--json", "--help"},
+    "compare": {"SCENARIO...", "--over", "--set", "--png", "--json", "--help"},
+    "plan": {
+        *("SCENARIO", "--set", "--json", "--out", "--help"),
+        *("--over", "--simulate", "--explain", "--backend", "--jobs"),
+    },
     "model": {"CONFIG_JSON", "--json", "--help"},
     "validate": {"[CASES]", "--json", "--help"},
     "trace": {"FILE", "--ep", "--out", "--json", "--help"},

@@ -9,6 +9,7 @@ import typer
 from simulator.cli.compare import compare
 from simulator.cli.fit import fit
 from simulator.cli.model import model
+from simulator.cli.plan import plan
 from simulator.cli.run import run as run_scenario
 from simulator.cli.schema import schema
 from simulator.cli.topo import topo
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command("fit")(fit)
 app.command("run")(run_scenario)
 app.command("compare")(compare)
+app.command("plan")(plan)
 app.command("model")(model)
 app.command("trace")(trace)
 app.command("validate")(validate)

@@ -14,10 +14,11 @@ import typer
 from simulator.cli.bar import progress
 from simulator.cli.guard import Answer, conclude, say
 from simulator.cli.options import AsJson, Changes, ScenarioName
-from simulator.units import human_time
 
 if TYPE_CHECKING:
+    from simulator.planner.store import Store
     from simulator.planner.sweep import Heard
+    from simulator.planner.workers import Workers
 
 _SAY_EVERY_S = 15.0
 
@@ -43,7 +44,7 @@ def plan(
     ] = None,
     simulate: Annotated[
         int, typer.Option("--simulate", metavar="N", min=1, help="Splits that are simulated at most.")
-    ] = 12,
+    ] = 8,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show splits that were not simulated too, and why each loses.")
     ] = False,
@@ -82,7 +83,7 @@ def _answer(
         return _plan(name, changes, store, pool, hear, simulate, explain=explain)
 
 
-def _sweep(name, changes, over, store, pool, hear) -> Answer:  # type: ignore[no-untyped-def]
+def _sweep(name: str, changes: list[str], over: list[str], store: Store, pool: Workers, hear: Heard) -> Answer:
     from simulator.planner.over import sweep
     from simulator.report.plan_table import sweep_table
 
@@ -91,7 +92,9 @@ def _sweep(name, changes, over, store, pool, hear) -> Answer:  # type: ignore[no
     return Answer(result, lambda: sweep_table(result))
 
 
-def _plan(name, changes, store, pool, hear, simulate, *, explain) -> Answer:  # type: ignore[no-untyped-def]
+def _plan(
+    name: str, changes: list[str], store: Store, pool: Workers, hear: Heard, simulate: int, *, explain: bool
+) -> Answer:
     from simulator.documents import read
     from simulator.forecast.reading import find_scenario, placing
     from simulator.forecast.scenario import Scenario
@@ -116,6 +119,8 @@ def _plan(name, changes, store, pool, hear, simulate, *, explain) -> Answer:  # 
 def _heard() -> Iterator[Heard]:
     """Tells how many forecasts are done and the time left: on a bar for a person, else a line now and then."""
     from time import monotonic
+
+    from simulator.units import human_time
 
     said = [monotonic()]
 

@@ -11,6 +11,7 @@ from typing import Any
 import simulator
 from simulator.documents import InvalidDocument
 from simulator.forecast.errors import Refused
+from simulator.forecast.fitting import memory_of
 from simulator.forecast.forecast import forecast
 from simulator.forecast.scenario import Scenario
 from simulator.model.config import ConfigError
@@ -51,13 +52,17 @@ class Case:
     settings: str
     """What sets it apart from other cases, as a JSON object."""
     key: str
+    if_it_fits: bool = False
+    """Account for memory first, and simulate only what does fit."""
 
 
-def make_case(scenario: Scenario, folder: Path, settings: dict[str, Any], version: str) -> Case:
+def make_case(
+    scenario: Scenario, folder: Path, settings: dict[str, Any], version: str, *, if_it_fits: bool = False
+) -> Case:
     """The case of *scenario* under *version* of the data (:func:`data_version`)."""
     told = scenario.model_dump_json(exclude={"name", "description", "measured"})
-    key = hashlib.sha256(f"{version}\n{folder.resolve()}\n{told}".encode()).hexdigest()[:32]
-    return Case(scenario, str(folder), json.dumps(settings), key)
+    key = hashlib.sha256(f"{version}\n{folder.resolve()}\n{if_it_fits}\n{told}".encode()).hexdigest()[:32]
+    return Case(scenario, str(folder), json.dumps(settings), key, if_it_fits)
 
 
 def data_version(folder: Path) -> str:
@@ -76,6 +81,12 @@ def data_version(folder: Path) -> str:
 def run_case(case: Case) -> Row:
     """Forecast *case*. Input that does not go together makes a row with its message, and so does a fault."""
     try:
+        if case.if_it_fits:
+            memory = memory_of(case.scenario, Path(case.folder))
+            if memory.verdict == "does not fit":
+                hbm = memory.summary()["hbm"]
+                held = {name: hbm[name] for name in ("peak_bytes", "capacity_bytes")}
+                return failed_row(case.key, case.settings, None) | {"verdict": memory.verdict} | held
         return summary_row(case, forecast(case.scenario, Path(case.folder)).summary)
     except (Refused, InvalidDocument, ConfigError, OSError) as error:
         return failed_row(case.key, case.settings, str(error))
@@ -105,6 +116,6 @@ def summary_row(case: Case, summary: dict[str, Any]) -> Row:
     }
 
 
-def failed_row(key: str, settings: str, message: str) -> Row:
+def failed_row(key: str, settings: str, message: str | None) -> Row:
     """The row of a case that has no forecast."""
     return dict.fromkeys(COLUMNS) | {"key": key, "settings": settings, "verdict": "failed", "error": message}

@@ -30,7 +30,9 @@ from simulator.planner.workers import Workers
 
 AT_ONCE = 4
 """Splits that are simulated before the next bounds are looked at: the same whatever the number of workers."""
-MOST_SIMULATED = 12
+MOST_SIMULATED = 8
+MOST_CHECKED = 4
+"""Splits whose memory is accounted for, for each one that may be simulated: those that fail there fail fast."""
 MOST_LISTED = 200
 """Splits that were not simulated and are listed all the same, the most promising first."""
 
@@ -49,6 +51,11 @@ class Search:
     def fitting(self) -> npt.NDArray[np.bool_]:
         """Candidates that their bound does not rule out for memory."""
         return np.asarray(self.bound.peak_bytes <= self.capacity_bytes)
+
+    @property
+    def simulated(self) -> int:
+        """How many were simulated; others turned out not to fit before that."""
+        return sum(row["step_time_s"] is not None for row in self.rows.values())
 
     @property
     def winner(self) -> int | None:
@@ -74,7 +81,7 @@ class Search:
 
     def promising(self) -> npt.NDArray[np.int64]:
         """Candidates that may still win, lowest bound first."""
-        best = self.rows[self.winner]["step_time_s"] if self.winner is not None else np.inf
+        best = min((row["step_time_s"] for row in self.rows.values() if row["verdict"] == "fits"), default=np.inf)
         open_ = self.fitting & (self.bound.step_s < best)
         open_[list(self.rows)] = False
         numbers = np.flatnonzero(open_)
@@ -96,15 +103,14 @@ def plan(
     :exc:`simulator.forecast.errors.Refused` for input that does not go together.
     """
     search, case = prepare(scenario, folder)
-    while len(search.rows) < most:
+    while search.simulated < most and len(search.rows) < MOST_CHECKED * most:
         promising = search.promising()
         candidates = promising if len(promising) else search.roomier()
-        chosen = [int(number) for number in candidates[: min(AT_ONCE, most - len(search.rows))]]
+        chosen = [int(number) for number in candidates[: min(AT_ONCE, most - search.simulated)]]
         if not chosen:
             break
         cases = {number: case(number) for number in chosen}
-        done = len(search.rows)
-        found = run_cases(cases.values(), store, workers, hear and _among(hear, done, most))
+        found = run_cases(cases.values(), store, workers, hear and _among(hear, search.simulated, most))
         search.rows.update((number, found[made.key]) for number, made in cases.items())
     store.join()
     return answer(scenario, search, store)
@@ -127,7 +133,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
 
     def case(number: int) -> Case:
         settings = splits.split(number).settings()
-        return make_case(changed(scenario, settings), folder, settings, version)
+        return make_case(changed(scenario, settings), folder, settings, version, if_it_fits=True)
 
     return Search(splits, bound, job.cluster.accelerator.hbm_capacity_bytes), case
 
@@ -156,7 +162,8 @@ def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
             "enumerated": len(search.splits),
             "pruned": len(search.splits) - len(search.rows) - len(left),
             "pruned_for_memory": int((~search.fitting).sum()),
-            "simulated": len(search.rows),
+            "checked": len(search.rows) - search.simulated,
+            "simulated": search.simulated,
             "left": len(left),
         },
         "file": str(store.file),

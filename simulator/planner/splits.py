@@ -111,7 +111,7 @@ def enumerate_splits(
             dp_replicate = stage_ranks // (tp * cp * dp_shard)
             sizes = _sequences_at_once(global_batch_sequences, dp_shard * dp_replicate, cp, pp)
             for ep, etp in _expert_splits(experts, dp_shard * cp * tp, cuts) if sizes else ():
-                sharded = dp_shard * cp > 1 or dp_shard * cp * tp > ep * etp
+                sharded = dp_shard * cp > 1 or (experts > 0 and dp_shard * tp > ep * etp)
                 found += [
                     (dp_replicate, dp_shard, tp, cp, pp, ep, etp, zero, recompute, size)
                     for zero in ((3, 1) if sharded else (1,))

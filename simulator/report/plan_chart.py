@@ -28,7 +28,7 @@ _WORDS = {
     "winner": "winner",
     "fits": "simulated, fits",
     "tight": "simulated, tight",
-    "does not fit": "simulated, does not fit",
+    "does not fit": "does not fit (time at best)",
     "left": "not simulated, may be faster (at best here)",
     "pruned": "ruled out by its bounds (at best here)",
 }
@@ -59,9 +59,10 @@ def plan_chart(plan: Mapping[str, Any]) -> Figure:
 
 def _point(split: Mapping[str, Any]) -> tuple[float, float, str, bool]:
     """(seconds, GB, verdict, on the front)."""
-    step_s, peak = split["step_time_s"], split["peak_bytes"]
-    if step_s is None:
-        step_s, peak = split["step_time_at_least_s"], split["peak_at_least_bytes"]
+    step_s, peak = (
+        split[found] if split[found] is not None else split[least]
+        for found, least in (("step_time_s", "step_time_at_least_s"), ("peak_bytes", "peak_at_least_bytes"))
+    )
     return step_s, peak / _GB, split["verdict"], split["pareto"]
 
 

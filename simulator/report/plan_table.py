@@ -44,7 +44,8 @@ def counted_line(plan: Mapping[str, Any]) -> str:
     counted = plan["counted"]
     words = (
         f"{counted['enumerated']:,} splits: {counted['pruned']:,} ruled out by bounds "
-        f"({counted['pruned_for_memory']:,} for memory), {counted['simulated']} simulated"
+        f"({counted['pruned_for_memory']:,} for memory), {counted['checked']} too large when accounted for, "
+        f"{counted['simulated']} simulated"
     )
     if plan["complete"]:
         return f"{words}; nothing that is left can be faster"
@@ -101,13 +102,13 @@ def sweep_table(result: Mapping[str, Any]) -> Group:
 
 def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
     table = _table("split", "step", "peak", "USD", "", "loses by")
-    shown = [split for split in plan["splits"] if split["step_time_s"] is not None]
-    others = [split for split in plan["splits"] if split["step_time_s"] is None]
+    shown = [split for split in plan["splits"] if split["peak_bytes"] is not None]
+    others = [split for split in plan["splits"] if split["verdict"] in ("pruned", "left")]
     for split in shown:
         usd = split["usd"]
         table.add_row(
             split_label(split),
-            human_time(split["step_time_s"]),
+            _time(split),
             human_bytes(split["peak_bytes"]),
             f"{usd:,.2f}" if usd is not None else "-",
             split["verdict"] + (" *" if split["pareto"] and split["verdict"] != "winner" else ""),
@@ -117,7 +118,7 @@ def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
     for split in others[:_MOST_EXPLAINED] if explain else []:
         table.add_row(
             split_label(split),
-            f"> {human_time(split['step_time_at_least_s'])}",
+            _time(split),
             f"> {human_bytes(split['peak_at_least_bytes'])}",
             "",
             split["verdict"],
@@ -127,6 +128,11 @@ def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
     table.caption = "* no other is better in time, cost and memory at once"
     table.caption_justify = "left"
     return table
+
+
+def _time(split: Mapping[str, Any]) -> str:
+    step_s = split["step_time_s"]
+    return human_time(step_s) if step_s is not None else f"> {human_time(split['step_time_at_least_s'])}"
 
 
 def _table(*columns: str) -> Table:

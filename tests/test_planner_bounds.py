@@ -1,0 +1,71 @@
+"""The bounds are never above what is simulated: the whole of the planner's promise."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_jobs import ScenarioInFolder, write_small
+
+from simulator.forecast.assembly import assemble_job
+from simulator.forecast.fitting import changed
+from simulator.forecast.forecast import forecast
+from simulator.planner.bounds import TERMS, Bound, Bounds
+from simulator.planner.expert_rows import ExpertRows
+from simulator.planner.splits import Splits, enumerate_splits
+
+VARIANTS = {
+    "dense": ("dense",),
+    "dense, gpipe, no resharding": (
+        "dense",
+        "training.pipeline_schedule=gpipe",
+        "training.fsdp.reshard_after_forward=false",
+    ),
+    "mixture": ("mixture", "routing.synthetic.sigma=0.5"),
+    "mixture, LoRA": ("mixture", "training.lora={rank: 8, targets: [attention, routed_expert]}"),
+    "mixture, bf16 states": (
+        "mixture",
+        "training.optimizer={state_dtype: bf16, master_weights: false}",
+        "training.loss=cut",
+    ),
+}
+
+
+@cache
+def _bounded(variant: str) -> tuple[ScenarioInFolder, Splits, Bound]:
+    kind, *overrides = VARIANTS[variant]
+    scenario, folder = write_small(Path(mkdtemp()))(kind, "training.global_batch_sequences=32", *overrides)
+    job = assemble_job(scenario, folder)
+    splits = enumerate_splits(job.architecture, job.cluster, sequence_length=2048, global_batch_sequences=32)
+    experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
+    return (scenario, folder), splits, Bounds(job, experts, 32).of(splits)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_bound_is_above_its_simulation(variant: str, data: st.DataObject) -> None:
+    (scenario, folder), splits, bound = _bounded(variant)
+    number = data.draw(st.integers(0, len(splits) - 1))
+    summary = forecast(changed(scenario, splits.split(number).settings()), folder).summary
+    assert bound.step_s[number] <= summary["step_time_s"]["p50"]
+    assert bound.peak_bytes[number] <= summary["memory"]["hbm"]["peak_bytes"]
+
+
+def test_the_bound_of_a_split_does_not_depend_on_its_company() -> None:
+    scenario, splits, bound = _bounded("mixture")
+    job = assemble_job(*scenario)
+    experts = ExpertRows(*scenario, job.architecture, job.cluster)
+    alone = Bounds(job, experts, 32).of(splits.only([7]))
+    assert alone.step_s[0] == pytest.approx(bound.step_s[7], rel=1e-12)
+    assert alone.peak_bytes[0] == pytest.approx(bound.peak_bytes[7], rel=1e-12)
+
+
+def test_terms_of_a_bound_add_up_to_it() -> None:
+    _, _, bound = _bounded("mixture")
+    assert bound.terms.shape == (len(TERMS), len(bound.step_s))
+    assert bound.terms.sum(axis=0) == pytest.approx(bound.step_s, rel=1e-12)

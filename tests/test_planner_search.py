@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import pytest
+from small_jobs import write_small
+
+from simulator.forecast.fitting import changed
+from simulator.forecast.forecast import forecast
+from simulator.planner.pareto import front
+from simulator.planner.plan import plan, prepare
+from simulator.planner.store import Store
+from simulator.planner.workers import workers
+
+
+def test_what_is_pruned_never_wins(tmp_path: Path) -> None:
+    # Two cards of a dense model: every one of the splits is simulated by hand, the plan must find the same winner.
+    scenario, folder = write_small(tmp_path)(
+        "dense", "cluster.accelerators=2", "parallel.dp_shard=2", "training.global_batch_sequences=2"
+    )
+    with workers("local", 1) as pool:
+        found = plan(scenario, folder, Store(tmp_path / "plan"), pool, most=16)
+    search, case = prepare(scenario, folder)
+    times = {
+        number: forecast(case(number).scenario, folder).summary["step_time_s"]["p50"]
+        for number in range(len(search.splits))
+    }
+    assert len(times) == 16
+    assert found["complete"]
+    assert found["winner"]["step_time_s"] == min(times.values())
+    assert found["counted"]["enumerated"] == 16
+    counted = found["counted"]
+    assert counted["pruned"] + counted["simulated"] + counted["checked"] + counted["left"] == 16
+
+
+def test_losers_are_told_what_they_lose_by(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)("mixture", "training.global_batch_sequences=32")
+    with workers("local", 1) as pool:
+        found = plan(scenario, folder, Store(tmp_path / "plan"), pool, most=4)
+    simulated = [split for split in found["splits"] if split["step_time_s"] is not None]
+    assert len(simulated) == found["counted"]["simulated"] == 4
+    assert simulated[0]["verdict"] == "winner"
+    assert simulated[0]["loses_by"] is None
+    for loser in simulated[1:]:
+        assert loser["step_time_s"] >= simulated[0]["step_time_s"]
+        assert loser["loses_by"]["seconds"] > 0
+    for other in found["splits"][len(simulated) :]:
+        assert other["verdict"] in ("pruned", "left")
+        assert other["verdict"] == "left" or other["loses_by"]["at_least"]
+
+
+def test_a_plan_goes_on_where_it_ended(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=16")
+    with workers("local", 1) as pool:
+        first = plan(scenario, folder, Store(tmp_path / "plan"), pool, most=3)
+        store = Store(tmp_path / "plan")
+        assert len(store.rows) == first["counted"]["simulated"] == 3
+        assert plan(scenario, folder, store, pool, most=3) == first
+        assert plan(scenario, folder, store, pool, most=5)["counted"]["simulated"] == 5
+    assert len(Store(tmp_path / "plan").rows) == 5
+
+
+def test_a_job_that_fits_nowhere_has_no_winner(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)("dense")
+    huge = changed(scenario, {"model": "llama-3.1-405b", "cluster.accelerators": 8})
+    with workers("local", 1) as pool:
+        found = plan(huge, folder, Store(tmp_path / "plan"), pool)
+    assert found["winner"] is None
+    assert found["counted"]["pruned"] == found["counted"]["enumerated"] > 0
+    assert {split["loses_by"]["term"] for split in found["splits"]} == {"memory"}
+
+
+@pytest.mark.parametrize(
+    ("candidates", "on_the_front"),
+    [
+        ([(0, 1.0, 5.0), (1, 2.0, 3.0), (2, 3.0, 4.0)], [0, 1]),
+        ([(0, 1.0, 1.0), (1, 1.0, 1.0)], [0, 1]),
+        ([], []),
+    ],
+)
+def test_the_front_holds_what_nothing_beats(candidates: list[tuple[float, ...]], on_the_front: list[int]) -> None:
+    assert front(candidates) == on_the_front
