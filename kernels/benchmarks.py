@@ -33,6 +33,8 @@ from kernels.reference import rms_norm as plain_norm
 Row = dict[str, Any]
 Call = Callable[[], object]
 FLUSH_BYTES = 256 * 2**20
+HEAD_START_CYCLES = 4_000_000
+"""What the GPU sleeps before a timed call, about 2 ms, so that the host has issued all of it by the time it starts."""
 BF16 = torch.bfloat16
 
 
@@ -44,6 +46,7 @@ def seconds(call: Call, repeats: int = 10) -> float:
     pairs = []
     for _ in range(repeats):
         flush.zero_()
+        torch.cuda._sleep(HEAD_START_CYCLES)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         call()

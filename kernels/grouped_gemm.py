@@ -17,10 +17,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.device import multiprocessors
 
-WEIGHTS_FEW = (64, 128, 128), {"num_warps": 4, "num_stages": 2}
-WEIGHTS_MANY = (64, 128, 256), {"num_warps": 8, "num_stages": 4}
-"""(rows, K and N of a tile, launch options) of the gradient of weights, by rows of an expert."""
-MANY_ROWS = 512
+WEIGHTS_TILE = (64, 128, 128)
+"""Rows, K and N of a tile of the gradient of weights: small enough for two at a time on a multiprocessor."""
 GROUPED_TILES = 8
 """Row tiles that share a column of weights while it is in the cache."""
 FEW_ROWS = 96
@@ -107,14 +105,14 @@ def rows_product(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor, 
 def weights_product(x_MK: torch.Tensor, dy_MN: torch.Tensor, ends_E: torch.Tensor) -> torch.Tensor:
     """[E, K, N]: x^T dy over each expert's rows."""
     E, K, N = len(ends_E), x_MK.shape[1], dy_MN.shape[1]
-    (block_m, block_k, block_n), launch = WEIGHTS_FEW if len(x_MK) <= MANY_ROWS * E else WEIGHTS_MANY
+    block_m, block_k, block_n = WEIGHTS_TILE
     dw_EKN = x_MK.new_empty(E, K, N)
     x_desc = TensorDescriptor.from_tensor(x_MK, [block_m, block_k])
     dy_desc = TensorDescriptor.from_tensor(dy_MN, [block_m, block_n])
     sides = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
     dw_desc = TensorDescriptor.from_tensor(dw_EKN, [1, block_k, block_n])
     grid = (E * triton.cdiv(K, block_k) * triton.cdiv(N, block_n),)
-    _weights_kernel[grid](x_desc, dy_desc, dw_desc, ends_E, N, K, **sides, **launch)
+    _weights_kernel[grid](x_desc, dy_desc, dw_desc, ends_E, N, K, **sides, num_warps=4, num_stages=3)
     return dw_EKN
 
 

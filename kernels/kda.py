@@ -25,10 +25,9 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 CHUNK = tl.constexpr(64)
-WARP_PRODUCTS = tl.constexpr(True)
 LOG2_E = 1.4426950408889634
 UNIT_EPSILON = tl.constexpr(1e-6)
-PART = 32
+PART = 64
 PREPARE_LAUNCH = {"num_warps": 4}
 SCAN_COLUMNS = 128
 SCAN_LAUNCH = {"num_warps": 8, "num_stages": 2}
@@ -38,13 +37,12 @@ LOWEST_BOUND = -10.0
 
 
 @triton.jit
-def product(a_CK, b_KN):
-    """The product of both, each of four warps on its own quarter of the rows and straight from registers.
+def product(a_CK, b_KN, QUARTERED: tl.constexpr):
+    """The product of both; if QUARTERED, each of four warps takes its own quarter of the rows, from registers.
 
-    A batch of four asks Triton for that. Products of a whole group of warps go through shared memory and fences: they
-    are faster by themselves, but not one after the other on tiles as small as these.
+    A batch of four asks Triton for that: the matrix instructions of one warp instead of those of a group of four.
     """
-    if WARP_PRODUCTS:
+    if QUARTERED:
         C: tl.constexpr = a_CK.shape[0]
         K: tl.constexpr = a_CK.shape[1]
         N: tl.constexpr = b_KN.shape[1]
@@ -74,43 +72,43 @@ def log2_decay(raw_CP, bias_P, rate, lowest, here_C):
 
 
 @triton.jit
-def decay_to(first_CC, last_CC, g_CP):
+def decay_to(first_CC, last_CC, g_CP, QUARTERED: tl.constexpr):
     """Product of the decays of tokens *first* to *last* of a chunk, for each row its own two.
 
     A sum of logs over a range of rows is a product with a matrix of zeros and ones: the matrix unit adds it up in fp32.
     """
     j_C = tl.arange(0, CHUNK)[None, :]
     chosen_CC = (j_C >= first_CC) & (j_C <= last_CC)
-    return tl.exp2(product(tl.where(chosen_CC, 1.0, 0.0).to(g_CP.dtype), g_CP))
+    return tl.exp2(product(tl.where(chosen_CC, 1.0, 0.0).to(g_CP.dtype), g_CP, QUARTERED))
 
 
 @triton.jit
-def to_both_ends(g_CP):
+def to_both_ends(g_CP, QUARTERED: tl.constexpr):
     """(decay from the start to each token, its own included; from each token to the end; of the whole chunk)."""
     i_C, j_C = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
-    sum_CP = product(tl.where(j_C <= i_C, 1.0, 0.0).to(g_CP.dtype), g_CP)
+    sum_CP = product(tl.where(j_C <= i_C, 1.0, 0.0).to(g_CP.dtype), g_CP, QUARTERED)
     all_P = tl.sum(g_CP.to(tl.float32), 0)
     return tl.exp2(sum_CP), tl.exp2(all_P[None, :] - sum_CP), tl.exp2(all_P)
 
 
 @triton.jit
-def across(g_CP, WIDTH: tl.constexpr):
+def across(g_CP, WIDTH: tl.constexpr, QUARTERED: tl.constexpr):
     """Inside each 2 WIDTH tokens: decay from their middle for the later, to it for the earlier; at most one."""
     i_C = tl.arange(0, CHUNK)[:, None]
     block_C = i_C // WIDTH * WIDTH
     late_C = i_C // WIDTH % 2 == 1
-    return decay_to(tl.where(late_C, block_C, i_C + 1), tl.where(late_C, i_C, block_C + WIDTH - 1), g_CP)
+    return decay_to(tl.where(late_C, block_C, i_C + 1), tl.where(late_C, i_C, block_C + WIDTH - 1), g_CP, QUARTERED)
 
 
 @triton.jit
-def around_middle(g_CP):
+def around_middle(g_CP, QUARTERED: tl.constexpr):
     """Decay from the middle of each 16 tokens, above one before it; its inverse is the decay to the middle."""
     i_C, j_C = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
     middle_C = i_C // 16 * 16 + 8
     behind_CC = (j_C >= middle_C) & (j_C <= i_C)
     ahead_CC = (j_C > i_C) & (j_C < middle_C)
     sign_CC = tl.where(behind_CC, 1.0, 0.0) - tl.where(ahead_CC, 1.0, 0.0)
-    return tl.exp2(product(sign_CC.to(g_CP.dtype), g_CP))
+    return tl.exp2(product(sign_CC.to(g_CP.dtype), g_CP, QUARTERED))
 
 
 @triton.jit
@@ -139,8 +137,8 @@ def unit_lower_inverse(n_CC, LOW: tl.constexpr):
         joined = i_C // (2 << level) == j_C // (2 << level)
         apart = i_C // (1 << level) != j_C // (1 << level)
         low_CC = inverse_CC.to(LOW)
-        below_CC = product(tl.where(joined & apart, n_CC, 0.0).to(LOW), low_CC)
-        inverse_CC -= product(low_CC, below_CC.to(LOW))
+        below_CC = tl.dot(tl.where(joined & apart, n_CC, 0.0).to(LOW), low_CC)
+        inverse_CC -= tl.dot(low_CC, below_CC.to(LOW))
     return inverse_CC
 
 
@@ -148,18 +146,18 @@ def unit_lower_inverse(n_CC, LOW: tl.constexpr):
 def pairs(q_CP, k_CP, g_CP, WIDE: tl.constexpr):
     """(k_i k_j, q_i k_j) times the decay from token j to token i, for i >= j; zero above the diagonal."""
     LOW: tl.constexpr = g_CP.dtype
-    decay_CP = across(g_CP, 32)
+    decay_CP = across(g_CP, 32, False)
     low_CP = (k_CP * decay_CP).to(LOW)
-    kk_CC = tl.where(separated(32), product(low_CP, tl.trans(low_CP)), 0.0)
-    qk_CC = tl.where(separated(32), product((q_CP * decay_CP).to(LOW), tl.trans(low_CP)), 0.0)
-    decay_CP = across(g_CP, 16)
+    kk_CC = tl.where(separated(32), tl.dot(low_CP, tl.trans(low_CP)), 0.0)
+    qk_CC = tl.where(separated(32), tl.dot((q_CP * decay_CP).to(LOW), tl.trans(low_CP)), 0.0)
+    decay_CP = across(g_CP, 16, False)
     low_CP = (k_CP * decay_CP).to(LOW)
-    kk_CC = tl.where(separated(16), product(low_CP, tl.trans(low_CP)), kk_CC)
-    qk_CC = tl.where(separated(16), product((q_CP * decay_CP).to(LOW), tl.trans(low_CP)), qk_CC)
-    decay_CP = around_middle(g_CP)
+    kk_CC = tl.where(separated(16), tl.dot(low_CP, tl.trans(low_CP)), kk_CC)
+    qk_CC = tl.where(separated(16), tl.dot((q_CP * decay_CP).to(LOW), tl.trans(low_CP)), qk_CC)
+    decay_CP = around_middle(g_CP, False)
     to_middle_PC = tl.trans((k_CP / decay_CP).to(WIDE))
-    kk_CC = tl.where(close(), product((k_CP * decay_CP).to(WIDE), to_middle_PC), kk_CC)
-    qk_CC = tl.where(close(), product((q_CP * decay_CP).to(WIDE), to_middle_PC), qk_CC)
+    kk_CC = tl.where(close(), tl.dot((k_CP * decay_CP).to(WIDE), to_middle_PC), kk_CC)
+    qk_CC = tl.where(close(), tl.dot((q_CP * decay_CP).to(WIDE), to_middle_PC), qk_CC)
     return kk_CC, qk_CC
 
 
@@ -210,13 +208,13 @@ def _prepare(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr
         q_CP = tl.load(q_ptr + first + at_CP, mask=inside_CP, other=0.0).to(tl.float32) * q_scale_C[:, None]
         v_CP = tl.load(v_ptr + first + at_CP, mask=inside_CP, other=0.0)
         g_CP = log2_decay(raw_CP, tl.load(bias_ptr + head * D + first + p_P), rate, lowest, here_C).to(LOW)
-        from_start_CP, to_end_CP, whole_P = to_both_ends(g_CP)
+        from_start_CP, to_end_CP, whole_P = to_both_ends(g_CP, False)
         out_CP = tile * CHUNK * D + c_C[:, None] * D + first + p_P[None, :]
         tl.store(decay_ptr + tile * D + first + p_P, whole_P)
         tl.store(kg_ptr + out_CP, (k_CP * to_end_CP).to(WIDE))
         tl.store(qg_ptr + out_CP, (q_CP * from_start_CP).to(WIDE))
-        tl.store(w_ptr + out_CP, product(solve_CC, (k_CP * from_start_CP).to(WIDE)).to(WIDE))
-        tl.store(u_ptr + out_CP, product(solve_CC, v_CP).to(WIDE))
+        tl.store(w_ptr + out_CP, tl.dot(solve_CC, (k_CP * from_start_CP).to(WIDE)).to(WIDE))
+        tl.store(u_ptr + out_CP, tl.dot(solve_CC, v_CP).to(WIDE))
 
 
 @triton.jit

@@ -38,7 +38,7 @@ from kernels.kda import (
     to_both_ends,
 )
 
-SYSTEM_PART, PART = 32, 32
+SYSTEM_PART, PART = 32, 16
 SYSTEM_LAUNCH = {"num_warps": 4}
 CHANNELS_LAUNCH = {"num_warps": 4}
 SCAN_COLUMNS = 128
@@ -47,7 +47,8 @@ SCAN_LAUNCH = {"num_warps": 8, "num_stages": 2}
 
 @triton.jit
 def _scan_back(w_desc, qg_desc, kg_desc, a_desc, decay_ptr, first_ptr, start_ptr, end_ptr, do_ptr, dfinal_ptr,
-               dstates_ptr, dnew_ptr, dbegin_ptr, H, D: tl.constexpr, V: tl.constexpr, FINAL: tl.constexpr):  # fmt: skip
+               dstates_ptr, dnew_ptr, dbegin_ptr, H, D: tl.constexpr, V: tl.constexpr,
+               FINAL: tl.constexpr):  # fmt: skip
     """Walk the chunks of one sequence, head and block of columns from the last to the first."""
     v, head, sequence = tl.program_id(0) * V, tl.program_id(1), tl.program_id(2)
     WIDE: tl.constexpr = do_ptr.dtype.element_ty
@@ -76,30 +77,42 @@ def _scan_back(w_desc, qg_desc, kg_desc, a_desc, decay_ptr, first_ptr, start_ptr
 
 
 @triton.jit
+def by_warp(a_CK, b_KN):
+    """The product of both, each of four warps on its own quarter of the rows."""
+    return product(a_CK, b_KN, True)
+
+
+@triton.jit
 def sum_from(x_CP, WIDE: tl.constexpr):
     """Sum of each row and those behind it, by the matrix unit: what rounding leaves is added too."""
     i_C, j_C = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
     ones_CC = tl.where(j_C >= i_C, 1.0, 0.0).to(WIDE)
     high_CP = x_CP.to(WIDE)
-    return product(ones_CC, high_CP) + product(ones_CC, (x_CP - high_CP.to(tl.float32)).to(WIDE))
+    return by_warp(ones_CC, high_CP) + by_warp(ones_CC, (x_CP - high_CP.to(tl.float32)).to(WIDE))
 
 
 @triton.jit
 def _level(chosen_CC, dqk_CC, dkk_CC, q_CP, k_CP, from_CP, to_CP, dq_CP, dk_CP, dsum_CP, WIDE: tl.constexpr):
-    """Add the gradients of the pairs of tokens that one level of decays separates."""
+    """Add the gradients of the pairs of tokens that one level of decays separates.
+
+    A pair adds to the gradient of the decay at its later token what it takes away at its earlier one. Both are formed
+    from the same rounded factors, so that the sums over tokens cancel as they would without rounding.
+    """
     dqk_CC = tl.where(chosen_CC, dqk_CC, 0.0).to(WIDE)
     dkk_CC = tl.where(chosen_CC, dkk_CC, 0.0).to(WIDE)
     early_CP = (k_CP * to_CP).to(WIDE)
-    more_CP = product(dqk_CC, early_CP) * from_CP
-    dq_CP += more_CP
-    dsum_CP += more_CP * q_CP
-    more_CP = product(dkk_CC, early_CP) * from_CP
-    dk_CP += more_CP
-    dsum_CP += more_CP * k_CP
-    more_CP = product(tl.trans(dkk_CC), (k_CP * from_CP).to(WIDE))
-    more_CP = (more_CP + product(tl.trans(dqk_CC), (q_CP * from_CP).to(WIDE))) * to_CP
-    dk_CP += more_CP
-    dsum_CP -= more_CP * k_CP
+    late_CP = (q_CP * from_CP).to(WIDE)
+    more_CP = by_warp(dqk_CC, early_CP)
+    dq_CP += more_CP * from_CP
+    dsum_CP += more_CP * late_CP.to(tl.float32)
+    back_CP = by_warp(tl.trans(dqk_CC), late_CP)
+    late_CP = (k_CP * from_CP).to(WIDE)
+    more_CP = by_warp(dkk_CC, early_CP)
+    dk_CP += more_CP * from_CP
+    dsum_CP += more_CP * late_CP.to(tl.float32)
+    back_CP += by_warp(tl.trans(dkk_CC), late_CP)
+    dk_CP += back_CP * to_CP
+    dsum_CP -= back_CP * early_CP.to(tl.float32)
     return dq_CP, dk_CP, dsum_CP
 
 
@@ -129,25 +142,25 @@ def _system(k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, end_pt
     rate = tl.load(rate_ptr + head)
     k_scale_C = inverse_length(k_ptr, at_CD, here_C)
     do_CD = tl.load(do_ptr + at_CD, mask=inside_C1, other=0.0)
-    dqk_CC = product(do_CD, tl.trans(tl.load(new_ptr + of_CD)))
+    dqk_CC = by_warp(do_CD, tl.trans(tl.load(new_ptr + of_CD)))
     tl.store(dqk_ptr + of_CC, tl.where(i_C >= j_C, dqk_CC, 0.0).to(WIDE))
     inverse_CC = tl.load(inverse_ptr + of_CC)
     solve_CC = (inverse_CC.to(tl.float32) * beta_C[None, :]).to(WIDE)
     dnew_CD = tl.load(dnew_ptr + of_CD)
-    tl.store(dv_ptr + at_CD, product(tl.trans(solve_CC), dnew_CD).to(WIDE), mask=inside_C1)
+    tl.store(dv_ptr + at_CD, by_warp(tl.trans(solve_CC), dnew_CD).to(WIDE), mask=inside_C1)
     v_CD = tl.load(v_ptr + at_CD, mask=inside_C1, other=0.0)
-    dsolve_CC = product(dnew_CD, tl.trans(v_CD))
+    dsolve_CC = by_warp(dnew_CD, tl.trans(v_CD))
     for first in tl.range(0, D, P, num_stages=1, disable_licm=True):
         raw_CP = tl.load(g_ptr + first + at_CP, mask=inside_C1, other=0.0).to(tl.float32)
         k_CP = tl.load(k_ptr + first + at_CP, mask=inside_C1, other=0.0).to(tl.float32) * k_scale_C[:, None]
         g_CP = log2_decay(raw_CP, tl.load(bias_ptr + head * D + first + p_P), rate, lowest, here_C).to(LOW)
-        from_start_CP, _, _ = to_both_ends(g_CP)
-        minus_dw_CP = product(tl.load(dnew_ptr + of_CD), tl.trans(tl.load(states_ptr + first * D + of_PD)))
-        dsolve_CC -= product(minus_dw_CP.to(WIDE), tl.trans((k_CP * from_start_CP).to(WIDE)))
+        from_start_CP, _, _ = to_both_ends(g_CP, True)
+        minus_dw_CP = by_warp(tl.load(dnew_ptr + of_CD), tl.trans(tl.load(states_ptr + first * D + of_PD)))
+        dsolve_CC -= by_warp(minus_dw_CP.to(WIDE), tl.trans((k_CP * from_start_CP).to(WIDE)))
 
     dbeta_C = tl.sum(dsolve_CC * inverse_CC.to(tl.float32), 0) * beta_C
-    left_CC = product(tl.trans(inverse_CC), (dsolve_CC * beta_C[None, :]).to(WIDE))
-    minus_dn_CC = product(left_CC.to(WIDE), tl.trans(inverse_CC))
+    left_CC = by_warp(tl.trans(inverse_CC), (dsolve_CC * beta_C[None, :]).to(WIDE))
+    minus_dn_CC = by_warp(left_CC.to(WIDE), tl.trans(inverse_CC))
     dbeta_C += tl.sum(tl.where(i_C == j_C, minus_dn_CC - left_CC, 0.0), 1)
     tl.store(dbeta_ptr + beta_at_C, (dbeta_C * (1.0 - beta_C)).to(dbeta_ptr.dtype.element_ty), mask=here_C)
     tl.store(dkk_ptr + of_CC, tl.where(i_C > j_C, -minus_dn_CC * beta_C[:, None], 0.0).to(WIDE))
@@ -189,28 +202,28 @@ def _channels(q_ptr, k_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, end_
     q_CP = tl.load(q_ptr + at_CP, mask=inside_C1, other=0.0).to(tl.float32) * q_scale_C[:, None] * scale
     g_CP = log2_decay(raw_CP, bias_P, rate, lowest, here_C).to(LOW)
 
-    from_start_CP, to_end_CP, whole_P = to_both_ends(g_CP)
+    from_start_CP, to_end_CP, whole_P = to_both_ends(g_CP, True)
     state_PD = tl.load(states_ptr + of_PD)
-    dq_CP = product(do_CD, tl.trans(state_PD)) * from_start_CP
+    dq_CP = by_warp(do_CD, tl.trans(state_PD)) * from_start_CP
     dsum_CP = dq_CP * q_CP
-    minus_dw_CP = product(tl.load(dnew_ptr + of_CD), tl.trans(state_PD))
+    minus_dw_CP = by_warp(tl.load(dnew_ptr + of_CD), tl.trans(state_PD))
     solve_CC = (tl.load(inverse_ptr + of_CC).to(tl.float32) * beta_C[None, :]).to(WIDE)
-    dk_CP = -product(tl.trans(solve_CC), minus_dw_CP.to(WIDE)) * from_start_CP
+    dk_CP = -by_warp(tl.trans(solve_CC), minus_dw_CP.to(WIDE)) * from_start_CP
     dsum_CP += dk_CP * k_CP
     dstate_PD = tl.load(dstates_ptr + of_PD)
-    more_CP = product(tl.load(new_ptr + of_CD), tl.trans(dstate_PD)) * to_end_CP
+    more_CP = by_warp(tl.load(new_ptr + of_CD), tl.trans(dstate_PD)) * to_end_CP
     dk_CP += more_CP
     dsum_CP -= more_CP * k_CP
     last_P = tl.sum(more_CP * k_CP, 0) + whole_P * tl.sum(state_PD.to(tl.float32) * dstate_PD.to(tl.float32), 1)
 
     dqk_CC, dkk_CC = tl.load(dqk_ptr + of_CC), tl.load(dkk_ptr + of_CC)
-    decay_CP = across(g_CP, 32)
+    decay_CP = across(g_CP, 32, True)
     dq_CP, dk_CP, dsum_CP = _level(separated(32), dqk_CC, dkk_CC, q_CP, k_CP, decay_CP, decay_CP, dq_CP, dk_CP,
                                    dsum_CP, WIDE)  # fmt: skip
-    decay_CP = across(g_CP, 16)
+    decay_CP = across(g_CP, 16, True)
     dq_CP, dk_CP, dsum_CP = _level(separated(16), dqk_CC, dkk_CC, q_CP, k_CP, decay_CP, decay_CP, dq_CP, dk_CP,
                                    dsum_CP, WIDE)  # fmt: skip
-    decay_CP = around_middle(g_CP)
+    decay_CP = around_middle(g_CP, True)
     dq_CP, dk_CP, dsum_CP = _level(close(), dqk_CC, dkk_CC, q_CP, k_CP, decay_CP, 1.0 / decay_CP, dq_CP, dk_CP,
                                    dsum_CP, WIDE)  # fmt: skip
 

@@ -1,11 +1,11 @@
 """Cross-entropy of a linear head that never holds all logits: cut along the vocabulary, or chunked along the sequence.
 
-`cut_loss` walks blocks of rows and of vocabulary. The forward pass keeps each row's running maximum and sum and nothing
-else; the backward pass computes the logits of a block again, turns them into their gradient in place, and feeds it to
-two products: 8 N D V FLOPs in all against 6 of the plain loss, in *budget_bytes* of memory whatever the vocabulary. The
-gradient of the rows is summed over blocks in fp32; that of a vocabulary block is one product where the rows fit one
-block, else summed in the type of the weight. `chunk_loss` holds whole rows of logits, a few at a time, and takes both
-gradients in the forward pass: 6 N D V FLOPs, more memory, and a sum over chunks in the type of the weight.
+`cut_loss` walks blocks of rows and of vocabulary. The forward pass keeps each row's running maximum and sum and
+nothing else; the backward pass computes the logits of a block again, turns them into their gradient in place, and
+feeds it to two products: 8 N D V FLOPs in all against 6 of the plain loss, in *budget_bytes* of memory whatever the
+vocabulary. The gradient of the rows is summed over blocks in fp32, that of the weight over blocks of rows in its own
+type. `chunk_loss` holds whole rows of logits, a few at a time, and takes both gradients in the forward pass: 6 N D V
+FLOPs, more memory, and a sum over chunks in the type of the weight.
 
 The products are the vendor's matmuls; what surrounds them are Triton kernels that read the logits once.
 
@@ -20,7 +20,7 @@ import triton.language as tl
 
 IGNORED = -100
 BUDGET_BYTES = 96 * 2**20
-SUM_SHARE = 2 / 3
+SUM_SHARE = 1 / 3
 CHUNK_ROWS = 1024
 BLOCK = 4096
 WHOLE_ROWS_BLOCK = 8192

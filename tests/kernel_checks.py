@@ -8,9 +8,8 @@ import torch
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Normal numbers on the GPU if there is one, else on the CPU."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+    """Normal numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:

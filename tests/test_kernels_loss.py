@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra calibrate: pip install -e .[calibrate,dev]")
 triton = pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for Linux")
-if not (torch.cuda.is_available() or triton.knobs.runtime.interpret):
-    pytest.skip("no GPU: set TRITON_INTERPRET=1 to interpret the kernels", allow_module_level=True)
+if not triton.knobs.runtime.interpret:
+    pytest.skip("set TRITON_INTERPRET=1: these tests interpret the kernels on the CPU", allow_module_level=True)
 
 from kernel_checks import distances, drawn
 
@@ -17,7 +17,7 @@ SMALL_BUDGET = 6000
 
 def head(rows: int, width: int, words: int) -> tuple[list[torch.Tensor], torch.Tensor]:
     x, w = drawn(rows, width), drawn(words, width, seed=1)
-    label = torch.randint(words, (rows,), generator=torch.Generator().manual_seed(2)).to(x.device)
+    label = torch.randint(words, (rows,), generator=torch.Generator().manual_seed(2))
     label[:: max(2, rows // 2)] = loss.IGNORED
     return [x, w], label
 
@@ -52,5 +52,5 @@ def test_a_frozen_head_gets_no_gradient() -> None:
 
 def test_blocks_of_the_backward_pass_fit_the_budget() -> None:
     rows, words = loss._backward_pieces(8192, 4096, 128256, loss.BUDGET_BYTES, 2)
-    assert (len(rows), len(words)) == (2, 32)
+    assert (len(rows), len(words)) == (4, 8)
     assert rows[0].stop * 4096 * 4 + rows[0].stop * words[0].stop * 2 <= loss.BUDGET_BYTES
