@@ -29,8 +29,8 @@ _WORDS = {
     "fits": "simulated, fits",
     "tight": "simulated, tight",
     "does not fit": "does not fit (time at best)",
-    "left": "not simulated, may be faster (at best here)",
-    "pruned": "ruled out by its bounds (at best here)",
+    "left": "left, may be faster (bounds)",
+    "pruned": "ruled out (bounds)",
 }
 _GB = 1e9
 _SLOWEST_SHOWN = 3.0
@@ -86,10 +86,11 @@ def _draw(axes: Axes, points: list[tuple[float, float, str, bool]]) -> None:
 def _mark(axes: Axes, plan: Mapping[str, Any]) -> None:
     """Say what the winner and the next few simulated splits are."""
     told = [split for split in plan["splits"] if split["step_time_s"] is not None][:4]
-    for split in told:
+    for number, split in enumerate(told):
         loss = loss_label(split["loses_by"])
         axes.annotate(
             split_label(split) + (f"\n{loss}" if loss else ""),
-            (split["step_time_s"], split["peak_bytes"] / _GB), xytext=(10, 8), textcoords="offset points",
+            (split["step_time_s"], split["peak_bytes"] / _GB), xytext=(10, 8 if number % 2 else -16),
+            textcoords="offset points",
             fontsize=8.5, color=INK if split["verdict"] == "winner" else FAINT,
         )  # fmt: skip

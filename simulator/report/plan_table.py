@@ -54,8 +54,7 @@ def counted_line(plan: Mapping[str, Any]) -> str:
 
 def split_label(split: Mapping[str, Any]) -> str:
     """A split in a few words, degrees of 1 left out: "dp_shard 16 pp 8 ep 16, ZeRO-1, recompute, 2 a micro-batch"."""
-    degrees = " ".join(f"{axis} {degree}" for axis, degree in split["parallel"].items() if degree > 1) or "one card"
-    words = [degrees, f"ZeRO-{split['zero']}"]
+    words = [_degrees(split), f"ZeRO-{split['zero']}"]
     if split["recompute"] != "none":
         words.append("recompute")
     if split["micro_batch_sequences"] > 1:
@@ -101,13 +100,14 @@ def sweep_table(result: Mapping[str, Any]) -> Group:
 
 
 def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
-    table = _table("split", "step", "peak", "USD", "", "loses by")
+    table = _table("split", "", "step", "peak", "USD", "", "loses by")
     shown = [split for split in plan["splits"] if split["peak_bytes"] is not None]
     others = [split for split in plan["splits"] if split["verdict"] in ("pruned", "left")]
     for split in shown:
         usd = split["usd"]
         table.add_row(
-            split_label(split),
+            _degrees(split),
+            _settings(split),
             _time(split),
             human_bytes(split["peak_bytes"]),
             f"{usd:,.2f}" if usd is not None else "-",
@@ -117,7 +117,8 @@ def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
         )
     for split in others[:_MOST_EXPLAINED] if explain else []:
         table.add_row(
-            split_label(split),
+            _degrees(split),
+            _settings(split),
             _time(split),
             f"> {human_bytes(split['peak_at_least_bytes'])}",
             "",
@@ -125,9 +126,18 @@ def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
             loss_label(split["loses_by"]),
             style=_STYLES[split["verdict"]],
         )
-    table.caption = "* no other is better in time, cost and memory at once"
+    table.caption = "Z ZeRO stage, R recomputes, xN sequences at once; * on the front of time, cost, memory"
     table.caption_justify = "left"
     return table
+
+
+def _degrees(split: Mapping[str, Any]) -> str:
+    return " ".join(f"{axis} {degree}" for axis, degree in split["parallel"].items() if degree > 1) or "one card"
+
+
+def _settings(split: Mapping[str, Any]) -> str:
+    recomputes, size = split["recompute"] != "none", split["micro_batch_sequences"]
+    return f"Z{split['zero']}" + (" R" if recomputes else "") + (f" x{size}" if size > 1 else "")
 
 
 def _time(split: Mapping[str, Any]) -> str:
