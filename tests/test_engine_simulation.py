@@ -178,3 +178,9 @@ def test_a_send_meets_its_receive_in_another_part() -> None:
         first, second = Simulation(Part(sender, 2), Part(receiver, 2), apart=apart).run()
         assert first.end_ns[1].tolist() == second.end_ns[1].tolist() == [27, 37]
         assert second.end_ns[2].tolist() == [32, 42]
+
+
+def test_parts_have_links_of_their_own() -> None:
+    busy = transfer("net", 100, [0], nic=100)
+    for recording in Simulation(Part([busy], 1), Part([busy], 1)).run():
+        assert recording.end_ns[0].tolist() == [100]

@@ -204,7 +204,9 @@ class Simulation:
         longest, since = int(alone.max()), self._env.now
         collective = sides[0][2].collective
         assert collective is not None
-        yield self._links.transfer(longest, collective.link_busy_ns)
+        # Parts run on cards of their own, so on links of their own; what two parts exchange is the earlier one's.
+        owner = min(wave.tasks)
+        yield self._links.transfer(longest, {f"{link} {owner}": busy for link, busy in collective.link_busy_ns.items()})
         stretch = (self._env.now - since) - longest
         delay = np.rint(alone * (stretch / longest)).astype(np.int64) if stretch else 0
         for times, i, _ in sides:
