@@ -47,7 +47,7 @@ def time_ticks(axes: Axes) -> None:
     ticks = [float(tick) for tick in candidates if left - start <= tick <= right - start]
     if start:
         # The beginning's label is long: it stands to the right of its tick, which needs room.
-        ticks = [0.0, *(tick for tick in ticks if tick > 0.15 * (right - left))]
+        ticks = [0.0, *(tick for tick in ticks if tick > 0.2 * (right - left))]
     labels = [f"{'+' if start else ''}{human_time(tick)}" for tick in ticks]
     if start:
         decimals = max(0, 3 - floor(log10(right - left)))
