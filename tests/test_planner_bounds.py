@@ -26,6 +26,7 @@ VARIANTS = {
         "training.fsdp.reshard_after_forward=false",
     ),
     "mixture": ("mixture", "routing.synthetic.sigma=0.5"),
+    "mixture, a named workload": ("mixture", "routing.workload=W2_hot_rank"),
     "mixture, LoRA": ("mixture", "training.lora={rank: 8, targets: [attention, routed_expert]}"),
     "mixture, bf16 states": (
         "mixture",
@@ -54,6 +55,15 @@ def test_no_bound_is_above_its_simulation(variant: str, data: st.DataObject) -> 
     summary = forecast(changed(scenario, splits.split(number).settings()), folder).summary
     assert bound.step_s[number] <= summary["step_time_s"]["p50"]
     assert bound.peak_bytes[number] <= summary["memory"]["hbm"]["peak_bytes"]
+
+
+@pytest.mark.parametrize("routing", ["workload=W5_zero_expert_rank", "synthetic={sigma: 1.0}", "policy={name: eplb}"])
+def test_rows_are_those_of_the_forecast(routing: str) -> None:
+    scenario, folder = write_small(Path(mkdtemp()))("mixture", "parallel.ep=8", f"routing.{routing}")
+    job = assemble_job(scenario, folder)
+    assert job.routing is not None
+    rows = ExpertRows(scenario, folder, job.architecture, job.cluster).rows(8, 2048)
+    assert rows.tolist() == job.routing.rows[0].tolist()
 
 
 def test_the_bound_of_a_split_does_not_depend_on_its_company() -> None:

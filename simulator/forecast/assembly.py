@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from simulator.forecast.errors import Refused
-from simulator.forecast.scenario import Balancing, Scenario, Training
+from simulator.forecast.expert_routing import ExpertRouting
+from simulator.forecast.scenario import Scenario, Training
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.library import build_cluster, load_fabric, load_node
-from simulator.model.architecture import Architecture, GroupedAttention, MixtureOfExperts
+from simulator.model.architecture import Architecture, GroupedAttention
 from simulator.model.config import read_architecture
 from simulator.model.operator import Workload
 from simulator.model.operators.grouped_attention import has_unfused_core
@@ -23,11 +24,7 @@ from simulator.parallel.placement import members_within
 from simulator.parallel.sharding import TrainedState
 from simulator.program.job import Job
 from simulator.program.trained import Trained
-from simulator.routing.library import load_routing
-from simulator.routing.outcome import Outcome, Setting
-from simulator.routing.policies import apply_policy
-from simulator.routing.table import RoutingTable
-from simulator.routing.workloads import Shape, workload_table
+from simulator.routing.outcome import Outcome
 from simulator.shipped import locate
 
 _COMPOSING = ("data_sampling", "micro_batch_scheduling")
@@ -135,31 +132,10 @@ def _trained(training: Training) -> Trained:
 def _routing(
     scenario: Scenario, architecture: Architecture, folder: Path, tokens: int, ranks_per_node: int
 ) -> Outcome | None:
-    """What each expert slot receives in a micro-batch, under the scenario's policy."""
-    parts = [layer.feed_forward for layer in architecture.moe_layers()]
-    if not parts:
+    """What each expert slot receives in a micro-batch, under the scenario's policy; None without experts."""
+    if next(iter(architecture.moe_layers()), None) is None:
         return None
-    first, asked = parts[0], scenario.routing
-    assert isinstance(first, MixtureOfExperts)
-
-    shape = Shape(first.experts, first.top_k, scenario.parallel.ep, tokens)
-
-    def table(trace: str | None, field: str) -> RoutingTable:
-        sigma = asked.synthetic.sigma if asked.synthetic and trace is None else None
-        sizes = {"layers": len(parts), "experts": first.experts, "top_k": first.top_k}
-        try:
-            return load_routing(trace, sigma, seed=asked.seed, folder=folder, **sizes)
-        except FileNotFoundError as error:
-            raise Refused([f"routing.{field}: {error}"]) from None
-
-    if asked.workload:
-        replayed = workload_table(asked.workload, asked.seed, asked.workload_step, len(parts), shape)
-    else:
-        replayed = table(asked.trace, "trace")
-    policy = asked.policy or Balancing(name="contiguous")
-    planned = table(policy.planned_on, "policy.planned_on") if policy.planned_on else replayed
-    setting = Setting(scenario.parallel.ep, first.top_k, tokens, ranks_per_node, seed=asked.seed)
-    return apply_policy(policy.name, planned, replayed, setting, **policy.options)
+    return ExpertRouting(scenario, architecture, folder, ranks_per_node).outcome(scenario.parallel.ep, tokens)
 
 
 def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
