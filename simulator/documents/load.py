@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic
 
 from simulator.documents import overrides as changes
+from simulator.documents.content import read_bytes, refusal
 from simulator.documents.problem import InvalidDocument, Problem
 from simulator.documents.tree import Node, Unreadable, read_tree
 from simulator.documents.validation import M, shown, validate
@@ -65,27 +65,12 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
 
 def read_text(path: Path) -> str:
     """The text of the file *path*, UTF-8 of at most :data:`MAX_FILE_BYTES`. Raise :exc:`Unreadable` otherwise."""
-    try:
-        # A device or a pipe could be endless, and opening a pipe waits for its writer.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise _refuse(path, "is a folder, expected a file" if path.is_dir() else "is not a regular file")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise _refuse(path, "no such file") from None
-    except (OSError, ValueError) as error:
-        raise _refuse(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise _refuse(path, f"larger than {MAX_FILE_BYTES // 1_000_000} MB")
+    content = read_bytes(path, MAX_FILE_BYTES)
     if b"\0" in content:
-        raise _refuse(path, "is a binary file, expected YAML text")
+        raise refusal(path, "is a binary file, expected YAML text")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         found = f"is not UTF-8: byte 0x{content[error.start]:02x}"
         raise Unreadable(Problem(str(path), line, "", found)) from None
-
-
-def _refuse(path: Path, message: str) -> Unreadable:
-    return Unreadable(Problem(str(path), None, "", message))

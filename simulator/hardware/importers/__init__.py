@@ -7,7 +7,6 @@ An importer is a module with `recognises(text)`, which sniffs, and `read(text)`,
 from __future__ import annotations
 
 import pkgutil
-import stat
 from collections import Counter
 from functools import cache
 from importlib import import_module
@@ -15,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 
 from simulator.documents import InvalidDocument, Problem
+from simulator.documents.content import read_bytes
+from simulator.documents.tree import Unreadable
 from simulator.hardware.importers.dump import BadDump, bad, printable
 from simulator.hardware.topology import Topology
 
@@ -68,19 +69,9 @@ def importers() -> tuple[ModuleType, ...]:
 
 def _read(path: Path) -> str:
     try:
-        # A device or a pipe could be endless, and opening a pipe waits for its writer.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise _refused(path, "is a folder, expected a file" if path.is_dir() else "is not a regular file")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise _refused(path, "no such file") from None
-    except (OSError, ValueError) as error:
-        raise _refused(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise _refused(
-            path, f"larger than {MAX_FILE_BYTES // 1_000_000} MB, expected the dump of one machine or fabric"
-        )
+        content = read_bytes(path, MAX_FILE_BYTES, "the dump of one machine or fabric")
+    except Unreadable as error:
+        raise InvalidDocument([error.problem]) from None
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         # What a redirection in PowerShell writes.
         return printable(content.decode("utf-16", errors="replace"))
