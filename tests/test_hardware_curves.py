@@ -55,6 +55,14 @@ def test_the_nearest_series_agrees_in_format_then_direction_then_head_width():
     assert picked("fp8", backward=True, head_dim=192) is other
 
 
+def test_scales_decide_between_series_of_one_format_and_not_between_parts():
+    whole, rows = (ComputeSeries(by="flops", points=((1, 0.5),), dtype=dtype) for dtype in ("fp8", "fp8/rowwise"))
+    for asked, found in (("fp8", whole), ("fp8/rowwise", rows), ("fp8/mx", whole)):
+        assert pick((whole, rows), asked, backward=True, head_dim=None, weight_gradient=False) is found
+    own, other = curve("a", compute=[whole]), curve("b", compute=[rows])
+    assert choose((own, other), "fp8/rowwise", backward=False) is own
+
+
 def test_the_gradient_of_weights_has_a_series_of_its_own():
     rows = Series(by="bytes", points=((1, 0.7),), weight_gradient=False)
     weights = Series(by="bytes", points=((1, 0.5),), weight_gradient=True)

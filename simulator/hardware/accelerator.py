@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from simulator.hardware.curve import Curve
+from simulator.hardware.curve import Curve, number_format
 from simulator.hardware.figure import Figure, Record
 from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
 
@@ -23,7 +23,8 @@ class AcceleratorSheet(Record):
     name: str
     vendor: str
     dense_flops_per_s: Annotated[dict[str, Figure[FlopsPerSecond]], Field(min_length=1)]
-    """Peak by number format: bf16, fp16, fp8, fp4, tf32, fp32, int8."""
+    """Peak by number format: bf16, fp16, fp8, mxfp8 (a power of two as scale for each 32 values, applied by the
+    hardware), fp4, tf32, fp32, int8."""
     hbm_capacity: Figure[Bytes]
     """What programs can allocate: the device-visible size where it is known, otherwise the sheet's."""
     hbm_bandwidth: Figure[BytesPerSecond]
@@ -79,8 +80,11 @@ class Accelerator:
         return dtype in self.sheet.dense_flops_per_s
 
     def peak_flops_per_s(self, dtype: str) -> float:
-        """Dense peak in *dtype*. Raise :exc:`UnsupportedDtypeError`, with the formats there are, if there is none."""
-        figure = self.sheet.dense_flops_per_s.get(dtype)
+        """Dense peak in the format of *dtype*, however scaled.
+
+        Raise :exc:`UnsupportedDtypeError`, with the formats there are, if there is none.
+        """
+        figure = self.sheet.dense_flops_per_s.get(number_format(dtype))
         if figure is None:
             known = ", ".join(sorted(self.sheet.dense_flops_per_s))
             raise UnsupportedDtypeError(f"{self.id} has no {dtype} arithmetic on record; it has {known}")

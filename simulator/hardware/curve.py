@@ -22,6 +22,8 @@ Size = Annotated[float, Field(gt=0)]
 
 _SAME_RATE = {"fp16": "bf16"}
 """Formats that run at the rate of another and are measured under its name."""
+SCALES = "/"
+"""Between a format and how finely its values are scaled, where kernels differ by it: "fp8/rowwise"."""
 
 
 class Series(Record):
@@ -30,7 +32,8 @@ class Series(Record):
     by: Literal["flops", "bytes", "length"]
     points: Annotated[tuple[tuple[Size, Share], ...], Field(min_length=1)]
     dtype: str | None = None
-    """Format it was measured in; None: any."""
+    """Format it was measured in, with its scales where they matter: "fp8", one scale a tensor; "fp8/rowwise",
+    "fp8/blockwise", "fp8/mx". None: any."""
     backward: bool | None = None
     """Direction it was measured in; None: either."""
     weight_gradient: bool | None = None
@@ -53,8 +56,13 @@ class Series(Record):
         return np.asarray(np.interp(np.log(np.maximum(size, sizes[0])), np.log(sizes), shares))
 
     def suits(self, dtype: str, *, backward: bool) -> tuple[bool, bool]:
-        """Whether it was measured in the format, and in the direction, that is asked for."""
-        return self.dtype in {None, _SAME_RATE.get(dtype, dtype)}, self.backward in {None, backward}
+        """Whether it was measured in the format, and in the direction, that is asked for; scales may differ."""
+        asked, own = number_format(dtype), self.dtype and number_format(self.dtype)
+        return own in {None, _SAME_RATE.get(asked, asked)}, self.backward in {None, backward}
+
+    def scaled_alike(self, dtype: str) -> bool:
+        """Whether values were scaled as finely as asked for."""
+        return self.dtype is None or self.dtype.partition(SCALES)[2] == dtype.partition(SCALES)[2]
 
 
 class ComputeSeries(Series):
@@ -102,6 +110,11 @@ class Curve(Record):
 S = TypeVar("S", bound=Series)
 
 
+def number_format(dtype: str) -> str:
+    """The format of *dtype* without its scales."""
+    return dtype.partition(SCALES)[0]
+
+
 def choose(curves: Sequence[Curve], dtype: str, *, backward: bool) -> Curve:
     """The first of *curves* (own part first) measured in the format and direction; failing that, in the format."""
 
@@ -112,13 +125,14 @@ def choose(curves: Sequence[Curve], dtype: str, *, backward: bool) -> Curve:
 
 
 def pick(series: Sequence[S], dtype: str, *, backward: bool, head_dim: int | None, weight_gradient: bool) -> S:
-    """The one measured nearest to what is asked: format first, then direction, then which gradient or head width."""
+    """The one measured nearest to what is asked: format, its scales, direction, then which gradient or head width."""
 
-    def distance(one: S) -> tuple[bool, bool, bool, float]:
+    def distance(one: S) -> tuple[bool, bool, bool, bool, float]:
         measured_dim = one.head_dim if isinstance(one, ComputeSeries) else None
         width = abs(float(np.log(measured_dim / head_dim))) if measured_dim and head_dim else 0.0
         other_gradient = one.weight_gradient not in {None, weight_gradient}
-        return (*_mismatch(one, dtype, backward), other_gradient, width)
+        format_, direction = _mismatch(one, dtype, backward)
+        return format_, not one.scaled_alike(dtype), direction, other_gradient, width
 
     return min(series, key=distance)
 

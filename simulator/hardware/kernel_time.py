@@ -182,7 +182,8 @@ def _gradient_work(ask: _Ask, series: ComputeSeries) -> Floats:
 def _trust(ask: _Ask, curve: Curve, binding: Series) -> tuple[Grade, float]:
     """The grade and spread of a price: what was measured elsewhere, or in another format or direction, is scaled."""
     grade = binding.grade or curve.grade
-    if curve.part == ask.accelerator.id and all(binding.suits(ask.dtype, backward=ask.backward)):
+    suits = all(binding.suits(ask.dtype, backward=ask.backward)) and binding.scaled_alike(ask.dtype)
+    if curve.part == ask.accelerator.id and suits:
         return grade, curve.spread
     carried: Grade = "scaled" if grade == "measured" else grade
     return carried, float(np.hypot(curve.spread, SPREAD_OF_SCALING))

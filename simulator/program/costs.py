@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.curve import number_format
 from simulator.hardware.kernel_time import kernel_time
 from simulator.model.operator import Kernel, Operator
 from simulator.parallel.sharding import Adapter
@@ -133,7 +134,7 @@ class Costs:
 
     def _in_known_format(self, kernel: Kernel) -> Kernel:
         """The kernel as a part without fp8 runs it: in bf16, on operands twice as wide."""
-        if kernel.dtype != "fp8" or self._accelerator.has_format("fp8"):
+        if number_format(kernel.dtype) != "fp8" or self._accelerator.has_format("fp8"):
             return kernel
         return replace(kernel, dtype="bf16", bytes=2 * kernel.bytes, fixed_bytes=2 * kernel.fixed_bytes)
 
