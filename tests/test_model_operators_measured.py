@@ -41,8 +41,7 @@ def peak_beside_weights(architecture: Architecture, workload: Workload) -> float
         saved_bytes(layer_operators(architecture, layer, workload), routed_rows=rows) for layer in architecture.layers
     )
     loss = loss_operators(architecture, workload, "plain")
-    gradient = 2 * workload.tokens * architecture.vocabulary
-    return kept + saved_bytes(loss) + loss[-1].backward_workspace_bytes + gradient
+    return kept + saved_bytes(loss) + loss[-1].backward_workspace_bytes + loss[-2].output_bytes
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ ALLOCATED, RESERVED = "peak_allocated_bytes", "peak_reserved_bytes"
 HELD = {
     ("h200", STEP): (18, 0.033, 0.089),
     ("h200", ALLOCATED): (18, 0.003, 0.049),
-    ("h200", RESERVED): (18, 0.009, 0.235),
+    ("h200", RESERVED): (18, 0.007, 0.137),
     ("h200-held-out", STEP): (8, 0.032, 0.051),
     ("h200-held-out", ALLOCATED): (8, 0.003, 0.005),
-    ("h200-held-out", RESERVED): (8, 0.008, 0.090),
+    ("h200-held-out", RESERVED): (8, 0.008, 0.050),
     ("llm-foundry", THROUGHPUT): (10, 0.178, 1.199),
     ("megatron", STEP): (1, 0.613, 0.613),
     ("simumax", STEP): (22, 0.049, 0.160),

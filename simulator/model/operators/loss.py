@@ -83,7 +83,8 @@ def _held_vocabulary(architecture: Architecture, workload: Workload) -> int:
 def _plain(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
     """Frameworks upcast the logits and keep fp32 log-probabilities, then need two more such tensors for the gradient.
 
-    A fused loss overwrites the logits by their gradient in the forward pass, so they count once, as what it keeps.
+    The cast is an operator of its own: the gradient in bf16 is made when one of those three is left (trace of PyTorch
+    2.11's allocator). A fused loss overwrites the logits by their gradient in the forward pass, so they count once, as what it keeps.
     """
     lane, vocabulary = token_lane(workload), _held_vocabulary(architecture, workload)
     head = linear(
@@ -95,10 +96,15 @@ def _plain(architecture: Architecture, workload: Workload) -> tuple[Operator, ..
         loss = Operator("cross_entropy", (kernel,), saved=(Saved("logit_gradient", logits),))
         return replace(head, output_bytes=0.0), loss
     wide = FP32_BYTES * elements
+    widen = Operator(
+        "logits_to_fp32",
+        forward=(pointwise(logits + wide, kind="cast_up"),),
+        backward=(pointwise(logits + wide, kind="cast_down"),),
+        output_bytes=wide,
+    )
     loss = Operator(
         "cross_entropy",
         forward=(
-            pointwise(logits + wide, kind="cast_up"),
             pointwise(2 * wide, _SOFTMAX_FLOPS * elements, kind="loss"),
             pointwise(2 * FP32_BYTES * lane.count, kind="gather"),
         ),
@@ -106,15 +112,13 @@ def _plain(architecture: Architecture, workload: Workload) -> tuple[Operator, ..
             *chain(elements, Step("fill", FP32_BYTES, "fp32")),
             pointwise(2 * FP32_BYTES * lane.count, kind="scatter"),
             pointwise(3 * wide, _SOFTMAX_FLOPS * elements, kind="loss"),
-            pointwise(logits + wide, kind="cast_down"),
         ),
         saved=(Saved("log_probabilities", wide),),
-        workspace_bytes=wide,
-        # Two fp32 gradients beside the kept tensor at the peak, 12 N V bytes in all (measured); the bf16 gradient that
-        # the caller counts comes after it.
-        backward_workspace_bytes=2 * wide - logits,
+        # The fp32 logits, and the bf16 ones that the caller of the model holds on to until the loss is there.
+        workspace_bytes=wide + logits,
+        backward_workspace_bytes=wide,
     )
-    return head, loss
+    return head, widen, loss
 
 
 def _compiled(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
