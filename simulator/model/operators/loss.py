@@ -84,7 +84,8 @@ def _plain(architecture: Architecture, workload: Workload) -> tuple[Operator, ..
     """Frameworks upcast the logits and keep fp32 log-probabilities, then need two more such tensors for the gradient.
 
     The cast is an operator of its own: the gradient in bf16 is made when one of those three is left (trace of PyTorch
-    2.11's allocator). A fused loss overwrites the logits by their gradient in the forward pass, so they count once, as what it keeps.
+    2.11's allocator). A fused loss overwrites the logits by their gradient in the forward pass, so they count once, as
+    what it keeps.
     """
     lane, vocabulary = token_lane(workload), _held_vocabulary(architecture, workload)
     head = linear(
