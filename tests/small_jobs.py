@@ -14,7 +14,7 @@ from simulator.program.training_step import TrainingStep
 
 ScenarioInFolder = tuple[Scenario, Path]
 Small = Callable[..., ScenarioInFolder]
-"""Reads one of the small scenarios, "dense" or "mixture", with overrides as of `--set`."""
+"""Reads one of the small scenarios, "dense", "mixture" or "predicting", with overrides as of `--set`."""
 
 DENSE = {
     "model_type": "llama",
@@ -33,6 +33,7 @@ MIXTURE = DENSE | {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 512,
 }
+PREDICTING = MIXTURE | {"model_type": "small_predicting", "num_nextn_predict_layers": 2, "use_qk_norm": True}
 SCENARIO = """\
 name: small-{kind}
 model: small-{kind}
@@ -44,7 +45,7 @@ training: {{sequence_length: 2048, global_batch_sequences: 16}}
 
 def write_small(folder: Path) -> Small:
     """Write the models and scenarios into *folder*."""
-    for kind, config in (("dense", DENSE), ("mixture", MIXTURE)):
+    for kind, config in (("dense", DENSE), ("mixture", MIXTURE), ("predicting", PREDICTING)):
         (folder / f"small-{kind}.json").write_text(json.dumps(config))
         (folder / f"scenario-{kind}.yaml").write_text(SCENARIO.format(kind=kind))
     return lambda kind, *overrides: read_scenario(str(folder / f"scenario-{kind}.yaml"), overrides)

@@ -28,6 +28,11 @@ VARIANTS = {
     "mixture": ("mixture", "routing.synthetic.sigma=0.5"),
     "mixture, a named workload": ("mixture", "routing.workload=W2_hot_rank"),
     "mixture, LoRA": ("mixture", "training.lora={rank: 8, targets: [attention, routed_expert]}"),
+    "mixture that predicts two more tokens": (
+        "predicting",
+        "training.multi_token_prediction=2",
+        "routing.synthetic.sigma=0.5",
+    ),
     "mixture, bf16 states": (
         "mixture",
         "training.optimizer={state_dtype: bf16, master_weights: false}",

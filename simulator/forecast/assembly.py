@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +39,10 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     Raise :exc:`Refused` with everything that does not go together, and what the readers of the files raise.
     """
     architecture = find_architecture(scenario.model, folder)
+    refused = list(_prediction_problems(scenario.training.multi_token_prediction, architecture))
+    architecture = replace(architecture, mtp_layers=scenario.training.multi_token_prediction)
     cluster = _cluster(scenario, folder)
-    problems = list(_problems(scenario, architecture))
+    problems = refused or list(_problems(scenario, architecture))
     if problems:
         raise Refused(problems)
     split, training = scenario.parallel, scenario.training
@@ -179,6 +182,19 @@ def _expert_problems(scenario: Scenario, architecture: Architecture) -> Iterator
                 f"parallel.ep: found {ep}, which does not divide the model's {experts} experts; "
                 f"nearest: {' or '.join(map(str, sorted(closest)))}"
             )
+
+
+def _prediction_problems(asked: int, architecture: Architecture) -> Iterator[str]:
+    """What rules out *asked* multi-token-prediction modules."""
+    where, model, has = "training.multi_token_prediction", architecture.model_type, architecture.mtp_layers
+    if asked > has:
+        allowed = f"0 to {has}" if has else "0"
+        yield f"{where}: found {asked}, but {model}'s config.json has {has} such modules; allowed: {allowed}"
+    elif asked and any(layer.hyper_connections > 1 or layer.residual_blocks for layer in architecture.layers):
+        yield (
+            f"{where}: {model} has parallel or mixed residual streams, and how its module joins them is not "
+            "simulated; allowed: 0"
+        )
 
 
 def _lora_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:

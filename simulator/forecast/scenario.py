@@ -82,6 +82,9 @@ class Training(Section):
     micro_batch_sequences: Degree = Field(1, description="Sequences a rank takes at once.")
     global_batch_sequences: Degree = Field(description="Sequences of one optimizer step over the whole job.")
     lora: Lora | None = Field(None, description="Present: base weights are frozen. Absent: full fine-tuning.")
+    multi_token_prediction: Annotated[int, Field(ge=0, le=100)] = Field(
+        0, description="Multi-token-prediction modules trained with the model, on the last stage; up to those it has."
+    )
     optimizer: Optimizer = Optimizer()
     zero: Literal[1, 3] = Field(
         3, description="3: parameters, gradients and optimizer sharded (FSDP2). 1: the optimizer alone (Megatron-LM)."

@@ -8,7 +8,8 @@ feed-forward part's `kind` names the files that list its parameters (`model/para
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import ClassVar, Literal
 
 
@@ -241,7 +242,7 @@ class Architecture:
     """Layers per block of residuals (AttnRes); 0: none."""
     vision: VisionTower | None = None
     mtp_layers: int = 0
-    """Multi-token-prediction modules that the checkpoint holds."""
+    """Multi-token-prediction modules that the checkpoint holds; in a job, those that are trained."""
     mtp_module: tuple[Layer, ...] = ()
     """Layers of one such module, where they are not a copy of the model's last layer."""
     max_positions: int = 0
@@ -252,9 +253,16 @@ class Architecture:
     """Fields of the file that nobody understood and that may matter."""
 
     def moe_layers(self) -> Iterator[Layer]:
-        """The layers that have routed experts."""
-        return (layer for layer in self.layers if isinstance(layer.feed_forward, MixtureOfExperts))
+        """The layers that have routed experts, those of multi-token-prediction modules last."""
+        every = (*self.layers, *(layer for module in self.mtp_modules() for layer in module))
+        return (layer for layer in every if isinstance(layer.feed_forward, MixtureOfExperts))
 
     def mtp_template(self) -> tuple[Layer, ...]:
         """The layers of one multi-token-prediction module."""
         return self.mtp_module or self.layers[-1:]
+
+    def mtp_modules(self) -> tuple[tuple[Layer, ...], ...]:
+        """The layers of each such module, numbered on from the model's own."""
+        number = count(len(self.layers))
+        modules = (self.mtp_template() for _ in range(self.mtp_layers))
+        return tuple(tuple(replace(layer, index=next(number)) for layer in module) for module in modules)

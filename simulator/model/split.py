@@ -60,7 +60,9 @@ def split_problems(
     One sentence a problem, with the arithmetic and the nearest degrees that divide.
     """
     found: dict[str, tuple[str, int, int, bool]] = {"the vocabulary": ("tp", tp, architecture.vocabulary, False)}
-    for layer in architecture.layers:
+    if architecture.mtp_layers:
+        found["the hidden width of a prediction module"] = ("tp", tp, architecture.hidden, False)
+    for layer in (*architecture.layers, *architecture.mtp_module):
         parts = [part for part in (layer.mixer, layer.feed_forward) if part is not None]
         for part in parts:
             for split, count in _counts(part):

@@ -60,7 +60,8 @@ class Bounds:
         return Bound(step_s, terms, peak_bytes)
 
     def _of_pipeline(self, splits: Splits, stages: int) -> Bound:
-        edges = stage_edges(len(self._job.architecture.layers), stages)
+        model = self._job.architecture
+        edges = stage_edges(len(model.layers), stages, model.mtp_layers)
         tokens, routed = self._tokens(splits, edges), self._routed(splits, edges)
         slots = self._slots(splits)
         micro_batches = self.micro_batches(splits)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from simulator.model.architecture import Layer
 from simulator.model.operator import Operator, Workload
 from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
+from simulator.model.operators.multi_token_prediction import module_embedding, module_loss
 from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters
 from simulator.model.split import share_model
 from simulator.parallel.folding import apart
@@ -24,6 +25,7 @@ from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement
 from simulator.planner.exchange import Exchange, aligned
 from simulator.planner.expert_rows import ExpertRows
+from simulator.planner.places import Place, places
 from simulator.program.costs import Costs
 from simulator.program.expert_load import LayerLoad
 from simulator.program.job import Job
@@ -62,7 +64,7 @@ class TokensPart:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Seconds by part of the embedding and of the loss, each forward and backward."""
+    """Seconds by part of the embedding and of the loss, each forward and backward; modules' own count with the loss."""
 
     embedding: tuple[Seconds, Seconds]
     loss: tuple[Seconds, Seconds]
@@ -76,6 +78,8 @@ class LayerPrices:
         self._experts = experts
         self._costs = Costs(job.cluster.accelerator, from_python=False)
         self._sizes = [level.size for level in job.cluster.levels]
+        self._places = places(job.architecture)
+        self._place = {layer.index: number for number, place in enumerate(self._places) for layer in place.layers}
         self._number = {layer.index: number for number, layer in enumerate(job.architecture.moe_layers())}
         self.tokens_part = cache(self._tokens_part)
         self.routed_part = cache(self._routed_part)
@@ -88,13 +92,13 @@ class LayerPrices:
         """Everything that runs over a rank's own tokens."""
         workload, own = self._workload(tp, cp, 1, sequences), self._shared(tp, 1)
         pricer = self._pricer(workload, self._network(Mesh(tp=tp, cp=cp), tp * cp))
-        known: dict[Layer, tuple[Seconds, Seconds, Seconds, float, bool]] = {}
+        known: dict[Place, tuple[Seconds, Seconds, Seconds, float, bool]] = {}
         found = []
-        for layer in self._job.architecture.layers:
-            make = replace(layer, index=0)
+        for place in self._places:
+            make = place.make
             if make not in known:
-                adapters = self._job.trained.adapters(layer_parameters(own, own.layers[layer.index]))
-                operators = layer_operators(self._job.architecture, make, workload)
+                adapters = self._job.trained.adapters(place.parameters(own, tp))
+                operators = place.operators(self._job.architecture, workload)
                 steps = [(op, pricer.step(op, adapters, None) if op.rows == "tokens" else None) for op in operators]
                 known[make] = _of_tokens(steps)
             found.append(known[make])
@@ -111,26 +115,30 @@ class LayerPrices:
         def passes(operators: Iterable[Operator]) -> tuple[Seconds, Seconds]:
             return _of_tokens([(operator, pricer.step(operator, adapters, None)) for operator in operators])[:2]
 
-        embedding = passes(embedding_operators(self._job.architecture, workload))
-        loss = passes(loss_operators(self._job.architecture, workload, self._job.loss))
-        return Ends(embedding, loss)
+        model, variant = self._job.architecture, self._job.loss
+        behind = [*loss_operators(model, workload, variant)]
+        for _ in range(model.mtp_layers):
+            behind += module_embedding(model, workload, adds=False)
+            behind += module_loss(model, workload, variant, adds=False)
+        return Ends(passes(embedding_operators(model, workload)), passes(behind))
 
     def _routed_part(self, tp: int, cp: int, sequences: int, ep: int, etp: int) -> Passes:
         """Everything that runs over routed rows."""
         workload = self._workload(tp, cp, etp, sequences)
-        layers, whole = len(self._job.architecture.layers), self.tokens_part(tp, cp, sequences).recomputes_routed
-        forward, backward, again = (np.zeros((len(PARTS), layers)) for _ in range(3))
-        total = Passes(forward, backward, again, np.zeros((layers, ep)), np.zeros((len(self._sizes), layers)))
+        count, whole = len(self._places), self.tokens_part(tp, cp, sequences).recomputes_routed
+        forward, backward, again = (np.zeros((len(PARTS), count)) for _ in range(3))
+        total = Passes(forward, backward, again, np.zeros((count, ep)), np.zeros((len(self._sizes), count)))
         alike: dict[tuple[Layer, bool], list[int]] = {}
         for layer in self._job.architecture.moe_layers():
             make = replace(layer, index=0, mixer=None, residual_blocks=0)
-            alike.setdefault((make, whole[layer.index]), []).append(layer.index)
+            alike.setdefault((make, whole[self._place[layer.index]]), []).append(layer.index)
         for (make, wholly), indices in alike.items():
             operators = self._routed_operators(make, workload, ep)
             passes = self._routed(operators, tuple(indices), workload.sent_tokens, ep, etp)
-            total.forward[:, indices], total.backward[:, indices] = passes.forward, passes.backward
-            total.again[:, indices] = passes.forward if wholly else passes.again
-            total.saved[indices], total.busy[:, indices] = passes.saved, passes.busy
+            at = [self._place[index] for index in indices]
+            total.forward[:, at], total.backward[:, at] = passes.forward, passes.backward
+            total.again[:, at] = passes.forward if wholly else passes.again
+            total.saved[at], total.busy[:, at] = passes.saved, passes.busy
         return total
 
     def sent_tokens(self, tp: int, cp: int, sequences: int) -> int:
@@ -146,7 +154,8 @@ class LayerPrices:
     ) -> Passes:
         """Passes of the layers *indices*, which share *operators*, when every rank sends *tokens* tokens."""
         own = self._shared(1, etp)
-        adapters = self._job.trained.adapters(layer_parameters(own, own.layers[indices[0]]))
+        first = next(layer for layer in own.moe_layers() if layer.index == indices[0])
+        adapters = self._job.trained.adapters(layer_parameters(own, first))
         assert self._experts is not None
         rows = self._experts.rows(ep, tokens)[[self._number[index] for index in indices]]
         network, exchange = self._network(Mesh(dp_shard=etp, etp=etp), etp), self._exchange(ep, etp)

@@ -89,10 +89,11 @@ class MemoryBound:
         return np.ones((len(micro_batches), stages))
 
     def _inputs(self, splits: Splits, edges: npt.NDArray[np.int64]) -> Values:
-        """What recomputation keeps of a micro-batch: the input of each layer of a stage."""
+        """What recomputation keeps of a micro-batch: the input of each layer of a stage, a module's embedding."""
         job, length = self._job, self._job.workload.sequence_lengths[0]
         own_tokens = length * splits["micro_batch_sequences"] / (splits["cp"] * splits["tp"])
-        streams = np.array([layer.hyper_connections for layer in job.architecture.layers], float)
+        layers = [layer.hyper_connections for layer in job.architecture.layers]
+        streams = np.array([*layers, *(1 for _ in job.architecture.mtp_modules())], float)
         width = job.architecture.hidden * job.workload.activation_bytes
         return np.asarray(own_tokens[:, None] * width * over_stages(streams, edges))
 

@@ -32,10 +32,15 @@ class StageSums:
         return StageSums(*(getattr(self, name)[which] for name in self.__slots__))
 
 
-def stage_edges(layers: int, stages: int) -> npt.NDArray[np.int64]:
-    """First layer of each stage, and one past the last: as even as can be, the first stages one more."""
+def stage_edges(layers: int, stages: int, modules: int = 0) -> npt.NDArray[np.int64]:
+    """First layer of each stage, and one past the last: as even as can be, the first stages one more.
+
+    Prediction *modules* count as layers of the last stage.
+    """
     each, more = divmod(layers, stages)
-    return np.concatenate([[0], np.cumsum([each + (stage < more) for stage in range(stages)])]).astype(np.int64)
+    edges = np.concatenate([[0], np.cumsum([each + (stage < more) for stage in range(stages)])]).astype(np.int64)
+    edges[-1] += modules
+    return edges
 
 
 def stage_sums(passes: list[Passes], edges: npt.NDArray[np.int64]) -> StageSums:

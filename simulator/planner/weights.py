@@ -12,13 +12,15 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from simulator.model.architecture import Architecture
 from simulator.model.parameter import Parameter
-from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters, vision_parameters
+from simulator.model.parameters import embedding_parameters, head_parameters, vision_parameters
 from simulator.model.split import share_model
+from simulator.planner.places import places
 from simulator.program.job import Job
 
 Elements = npt.NDArray[np.float64]
-"""[layers + 3]: the vision tower, the embedding, each layer, the head."""
+"""[layers + modules + 3]: the vision tower, the embedding, each layer and prediction module, the head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class LayerWeights:
             [
                 list(vision_parameters(self._job.architecture)),
                 list(embedding_parameters(own)),
-                *([p for p in layer_parameters(own, layer) if p.role != "routed_expert"] for layer in own.layers),
+                *([p for p in weights if p.role != "routed_expert"] for weights in self._weights(own, tp)),
                 list(head_parameters(own)),
             ]
         )
@@ -58,10 +60,13 @@ class LayerWeights:
     def _experts(self, etp: int) -> Weights:
         """Of one routed expert of each layer: a rank has as many of them as it has slots."""
         own = self._shared(1, etp)
-        routed = [[p for p in layer_parameters(own, layer) if p.role == "routed_expert"] for layer in own.layers]
+        routed = [[p for p in weights if p.role == "routed_expert"] for weights in self._weights(own, 1)]
         one = np.array([0, 0, *(1 / parameters[0].shape[0] if parameters else 0 for parameters in routed), 0])
         together = self._counted([[], [], *routed, []])
         return Weights(together.frozen * one, together.trained * one)
+
+    def _weights(self, own: Architecture, tp: int) -> list[tuple[Parameter, ...]]:
+        return [place.parameters(own, tp) for place in places(self._job.architecture)]
 
     def _counted(self, places: Iterable[list[Parameter]]) -> Weights:
         counts = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulator.model.architecture import Layer, MixtureOfExperts
 from simulator.model.operator import Operator
 from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
+from simulator.model.operators.multi_token_prediction import module_embedding, module_loss, module_parts
 from simulator.program.job import Job
 
 
@@ -27,7 +28,19 @@ def model_flops(job: Job) -> float:
             operators = layer_operators(job.architecture, layer, job.workload)
             known[make] = sum(_flops(op, _rows(layer, tokens), trained=trained) for op in operators)
         total += known[make]
-    return total
+    return total + sum(_module_flops(job, module, tokens, trained=trained) for module in job.architecture.mtp_modules())
+
+
+def _module_flops(job: Job, module: tuple[Layer, ...], tokens: int, *, trained: bool) -> float:
+    """Those of a multi-token-prediction module, the head that it runs once more included."""
+    model, workload = job.architecture, job.workload
+    ends = module_embedding(model, workload, adds=False), module_loss(model, workload, "plain", adds=False)
+    parts = [*module_parts(model, module, workload, keeps_hidden=False), *((None, operators) for operators in ends)]
+    return sum(
+        _flops(operator, _rows(layer, tokens) if layer else 0.0, trained=trained)
+        for layer, operators in parts
+        for operator in operators
+    )
 
 
 def _rows(layer: Layer, tokens: int) -> float:

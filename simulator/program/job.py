@@ -61,3 +61,7 @@ class Job:
         each, more = divmod(len(layers), stages)
         first = stage * each + min(stage, more)
         return layers[first : first + each + (stage < more)]
+
+    def modules_of(self, stage: int) -> tuple[tuple[Layer, ...], ...]:
+        """The layers of each multi-token-prediction module of a stage: all are on the last."""
+        return self.architecture.mtp_modules() if stage == self.mesh.pp - 1 else ()

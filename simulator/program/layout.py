@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from simulator.engine.task import Allocation
 from simulator.model.architecture import Architecture
 from simulator.model.parameter import Parameter
-from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters, vision_parameters
+from simulator.model.parameters import (
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+    mtp_module_parameters,
+    vision_parameters,
+)
 from simulator.parallel.sharding import ShardGroup, shard_group
 from simulator.program.emitter import tensors
 from simulator.program.fsdp import COMPUTE_BYTES
@@ -21,6 +27,7 @@ class Layout:
     """The units of a stage."""
 
     layers: tuple[Unit, ...]
+    """Layers, and multi-token-prediction modules behind them."""
     root: Unit
     """Embedding, final norm and head, as far as the stage has them: kept gathered over a micro-batch."""
     idle: tuple[ShardGroup, ...]
@@ -47,14 +54,23 @@ def lay_out(job: Job, stage: int) -> Layout:
     own = job.own_architecture
     ends = _end_parameters(job, own, stage)
     weights = {
-        layer.index: _held(job, layer_parameters(own, own.layers[layer.index])) for layer in job.layers_of(stage)
+        name: _held(job, parameters) for name, parameters in _layer_weights(job, own, stage, job.mesh.tp).items()
     }
-    layers = tuple(_layer_unit(job, f"layer {index}", held) for index, held in weights.items())
+    layers = tuple(_layer_unit(job, name, held) for name, held in weights.items())
     root = Unit("root", (_group(job, "root", ends),) if ends else (), _made_by(job, "root", ends))
     vision = vision_parameters(job.architecture) if stage == 0 else ()
     idle = (_group(job, "vision", vision),) if vision else ()
     groups = (*(group for unit in (*layers, root) for group in unit.groups), *idle)
     return Layout(layers, root, idle, _resident(job, groups), _owned(job, groups), _copied(job, stage, weights))
+
+
+def _layer_weights(job: Job, model: Architecture, stage: int, tp: int) -> dict[str, tuple[Parameter, ...]]:
+    """Weights of the stage's layers and modules by the name of their unit, as one of *tp* ranks holds *model*."""
+    layers = {
+        f"layer {layer.index}": layer_parameters(model, model.layers[layer.index]) for layer in job.layers_of(stage)
+    }
+    module = mtp_module_parameters(model, tp) if job.modules_of(stage) else ()
+    return layers | {f"prediction module {number}": module for number in range(len(job.modules_of(stage)))}
 
 
 def _held(job: Job, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
@@ -89,26 +105,30 @@ def _made_by(job: Job, name: str, weights: Iterable[Parameter]) -> dict[str, tup
 
 
 def _end_parameters(job: Job, model: Architecture, stage: int) -> list[Parameter]:
-    """Weights of the ends of the model that *stage* has; tied embeddings are on both ends of a pipeline."""
+    """Weights of the ends of the model that *stage* has.
+
+    Embeddings are on both ends of a pipeline where the head is tied to them or prediction modules read them.
+    """
     last = stage == job.mesh.pp - 1
-    embedding = list(embedding_parameters(model)) if stage == 0 or (last and model.tied_embeddings) else []
+    again = last and (model.tied_embeddings or job.modules_of(stage))
+    embedding = list(embedding_parameters(model)) if stage == 0 or again else []
     return [*embedding, *(head_parameters(model) if last else ())]
 
 
-def _copied(job: Job, stage: int, held: dict[int, tuple[Parameter, ...]]) -> int:
+def _copied(job: Job, stage: int, held: dict[str, tuple[Parameter, ...]]) -> int:
     """Trained elements of tensors that are as large on a tp rank as in the whole model."""
     if job.mesh.tp == 1:
         return 0
     whole = {
-        (layer.index, p.name): p.shape
-        for layer in job.layers_of(stage)
-        for p in layer_parameters(job.architecture, layer)
+        (name, p.name): p.shape
+        for name, parameters in _layer_weights(job, job.architecture, stage, 1).items()
+        for p in parameters
     }
     return sum(
         job.trained.elements(p, job.mesh.ep)
-        for index, parameters in held.items()
+        for name, parameters in held.items()
         for p in parameters
-        if p.role != "routed_expert" and p.shape == whole[index, p.name]
+        if p.role != "routed_expert" and p.shape == whole[name, p.name]
     )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from simulator.engine.task import Allocation, Task
 from simulator.program.costs import Priced
-from simulator.program.emitter import Emitter, allocation
+from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.expert_load import LayerLoad
 from simulator.program.fsdp import Fsdp
 from simulator.program.job import Job
@@ -34,13 +34,23 @@ class StageProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictionCode:
+    """What a multi-token-prediction module shares with the model: the embedding before it, the head behind it."""
+
+    embedding: LayerCode
+    loss: LayerCode
+
+
+@dataclass(frozen=True, slots=True)
 class StageCode:
     """The code of a stage: its layers, and the ends of the model where it has them."""
 
     number: int
     layers: Sequence[LayerCode]
+    """The last of them are multi-token-prediction modules: as many as there are *predictions*."""
     embedding: LayerCode | None
     loss: LayerCode | None
+    predictions: Sequence[PredictionCode] = ()
 
 
 class StageWriter:
@@ -58,6 +68,7 @@ class StageWriter:
         self._root = layout.root
         self._copied_elements = layout.copied_elements
         self._first_layer = job.layers_of(code.number)[0].index
+        self._first_module = len(code.layers) - len(code.predictions)
         self._input_bytes = float(job.workload.own_tokens * job.architecture.hidden * job.workload.activation_bytes)
 
     def forward(self, micro_batch: int) -> None:
@@ -75,10 +86,14 @@ class StageWriter:
                 sharding.unshard(unit, keep_buffers=True)
                 self._gather_ahead(number, +1)
                 tag = f"{micro_batch} {unit.name}"
+                if number >= self._first_module:
+                    code.predictions[number - self._first_module].embedding.forward(f"{tag} embedding", keep=False)
                 layer.forward(tag, keep=not self._job.recompute, first=self._kept_inputs(number, tag))
                 if self._job.reshard_after_forward:
                     sharding.reshard(unit)
         with emitter.at(phase="forward"):
+            for ahead, prediction in enumerate(code.predictions):
+                prediction.loss.forward(f"{micro_batch} loss {ahead}", keep=True)
             if code.loss is not None:
                 code.loss.forward(f"{micro_batch} loss", keep=True)
             self._pass_on("forward", micro_batch, code.number)
@@ -93,6 +108,8 @@ class StageWriter:
             self._gather_ahead(len(code.layers), -1)
             if code.loss is not None:
                 code.loss.backward(f"{micro_batch} loss", partial(sharding.gradients, self._root))
+            for ahead, prediction in reversed(list(enumerate(code.predictions))):
+                prediction.loss.backward(f"{micro_batch} loss {ahead}", partial(sharding.gradients, self._root))
         for number in reversed(range(len(code.layers))):
             self._layer_backward(number, micro_batch)
         with emitter.at(phase="backward"):
@@ -132,6 +149,9 @@ class StageWriter:
                 code.forward(tag, keep=True, stop_early=self._job.zero == 3)
         with emitter.at(phase="backward", layer=layer):
             code.backward(tag, partial(sharding.gradients, unit))
+            if number >= self._first_module:
+                embedding = self._code.predictions[number - self._first_module].embedding
+                embedding.backward(f"{tag} embedding", partial(sharding.gradients, self._root))
             emitter.release(*(item.key for item in self._kept_inputs(number, tag)))
             sharding.reshard(unit)
             sharding.reduce(unit)
@@ -163,6 +183,8 @@ class StageWriter:
 
     def _kept_inputs(self, number: int, tag: str) -> list[Allocation]:
         """What the forward pass of a layer leaves for the backward pass beside its operators' own saved tensors."""
+        if number >= self._first_module:
+            return self._kept_by_module(number - self._first_module, tag)
         kept, layer = [], self._job.architecture.layers[self._first_layer + number]
         if self._job.recompute:
             size = layer.hyper_connections * self._input_bytes
@@ -170,6 +192,12 @@ class StageWriter:
         if self._starts_block(layer.index):
             kept.append(allocation(f"{tag}.block", "saved activations", self._input_bytes))
         return kept
+
+    def _kept_by_module(self, ahead: int, tag: str) -> list[Allocation]:
+        """The embedding; of the hidden states, those of the model are kept by the final norm."""
+        inputs = 1 if ahead == 0 else 2
+        kept = tensors(f"{tag}.input", "saved activations", [self._input_bytes] * inputs)
+        return [kept] if self._job.recompute else []
 
     def _starts_block(self, index: int) -> bool:
         """Whether a new block of residuals, which all later layers read, begins with this layer (AttnRes)."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.engine.task import Allocation
 from simulator.model.architecture import Layer
 from simulator.model.operator import Operator
 from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
+from simulator.model.operators.multi_token_prediction import Part, module_embedding, module_loss, module_parts
 from simulator.program.emitter import tensors
 from simulator.program.job import Job
 from simulator.program.layout import Layout
@@ -22,18 +24,36 @@ class StageOperators:
         self._job = job
         self._layout = layout
         self._layers = job.layers_of(number)
+        self._modules = job.modules_of(number)
         self._hooked = job.zero == 1
 
     def layer(self, layer: Layer) -> tuple[Operator, ...]:
         """Those of *layer*, for any layer of its make."""
         make, unit = replace(layer, index=0), self._layout.layers[layer.index - self._layers[0].index]
-        operators = layer_operators(self._job.architecture, make, self._job.workload)
-        return self._run(tuple(op for op in operators if self._job.mesh.ep > 1 or not op.expert_parallel_only), unit)
+        return self._run(layer_operators(self._job.architecture, make, self._job.workload), unit)
+
+    def module(self, number: int) -> tuple[Part, ...]:
+        """Those of a multi-token-prediction module."""
+        unit = self._layout.layers[len(self._layers) + number]
+        parts = module_parts(self._job.architecture, self._modules[number], self._job.workload, keeps_hidden=number > 0)
+        return tuple((layer, self._run(operators, unit)) for layer, operators in parts)
+
+    def module_ends(self) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+        """Those of a module's embedding and of its loss, for any module."""
+        model, workload = self._job.architecture, self._job.workload
+        adds = not self._hooked and (model.tied_embeddings or len(self._modules) > 1)
+        embedding = module_embedding(model, workload, adds=adds)
+        loss = module_loss(model, workload, self._job.loss, adds=not self._hooked)
+        return self._run(embedding, self._layout.root), self._run(loss, self._layout.root)
 
     def embedding(self) -> tuple[Operator, ...]:
-        """Those of the input embedding; a hook adds its gradient to a tied one's in the buffer."""
+        """Those of the input embedding; its gradient is added to that of a tied head or of a prediction module.
+
+        A hook does so in the buffer.
+        """
         model = self._job.architecture
-        model = replace(model, tied_embeddings=False) if self._hooked else model
+        adds = not self._hooked and (model.tied_embeddings or bool(self._modules))
+        model = replace(model, tied_embeddings=adds)
         return self._run(embedding_operators(model, self._job.workload), self._layout.root)
 
     def loss(self) -> tuple[Operator, ...]:
@@ -43,22 +63,30 @@ class StageOperators:
 
     def made_gradients(self) -> frozenset[str]:
         """Weights whose gradients are tensors before they are in the buffer: hooked ones, and the output layer's."""
-        within = (op for layer in self._makes() for op in self.layer(layer))
-        hooked = {name for op in (*within, *self.embedding()) for name in hooked_weights(op)}
+        hooked = {name for op in (*self._within(), *self.embedding()) for name in hooked_weights(op)}
         return frozenset(hooked | {name for op in self.loss() for name in op.weights})
 
     def unread_gradients(self) -> list[Allocation]:
         """Unread gradients of linear layers that the stage holds on to, where its layers are Transformer Engine's."""
         if not self._hooked or self._job.workload.execution != "fused" or self._job.trained.lora_rank is not None:
             return []
-        sizes = unread_gradients(op for layer in self._makes() for op in self.layer(layer))
+        sizes = unread_gradients(self._within())
         return [tensors("resident.unread gradients", "gradients", sizes)]
+
+    def _within(self) -> Iterator[Operator]:
+        """Those of a layer of each make, and of the prediction modules."""
+        for layer in self._makes():
+            yield from self.layer(layer)
+        for number in range(len(self._modules)):
+            for _, operators in self.module(number):
+                yield from operators
 
     def _makes(self) -> list[Layer]:
         """One layer of each make."""
         return list({replace(layer, index=0): layer for layer in self._layers}.values())
 
     def _run(self, operators: tuple[Operator, ...], unit: Unit) -> tuple[Operator, ...]:
+        operators = tuple(op for op in operators if self._job.mesh.ep > 1 or not op.expert_parallel_only)
         if not self._hooked:
             return operators
         elements = {name: count for name, (_, count) in unit.trained.items()}

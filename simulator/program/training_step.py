@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from simulator.model.architecture import Layer
 from simulator.model.operator import Kernel, Operator
-from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters
+from simulator.model.parameters import (
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+    mtp_module_parameters,
+)
 from simulator.parallel.placement import Placement
 from simulator.program.costs import Costs, Priced
 from simulator.program.emitter import Emitter
@@ -18,7 +23,7 @@ from simulator.program.layer_code import LayerCode, Pricer, Step
 from simulator.program.layout import lay_out
 from simulator.program.network import Network
 from simulator.program.schedules import enough, schedules
-from simulator.program.stage import StageCode, StageProgram, StageWriter
+from simulator.program.stage import PredictionCode, StageCode, StageProgram, StageWriter
 from simulator.program.stage_operators import StageOperators
 from simulator.program.zero1 import TENSORS_PER_KERNEL, Zero1
 
@@ -58,6 +63,7 @@ class _Stage:
         self._loads = _expert_loads(job, number)
         self._known: dict[Layer, list[Step]] = {}
         self._layers = [self._steps(layer) for layer in job.layers_of(number)]
+        self._modules = [self._module_steps(module) for module in range(len(job.modules_of(number)))]
 
     def program(self, micro_batches: int) -> StageProgram:
         """The stage's passes in the schedule's order, then the update."""
@@ -86,9 +92,10 @@ class _Stage:
 
         return StageCode(
             number=self._number,
-            layers=[LayerCode(emitter, steps) for steps in self._layers],
+            layers=[LayerCode(emitter, steps) for steps in (*self._layers, *self._modules)],
             embedding=code(self._operators.embedding()) if first else None,
             loss=code(self._operators.loss()) if last else None,
+            predictions=[PredictionCode(*map(code, self._operators.module_ends())) for _ in self._modules],
         )
 
     def _sharding(self, emitter: Emitter) -> Fsdp | Zero1:
@@ -123,6 +130,17 @@ class _Stage:
             for operator, load, step in zip(operators, loads, plain, strict=True)
         ]
 
+    def _module_steps(self, number: int) -> list[Step]:
+        """The priced operators of a multi-token-prediction module."""
+        adapters = self._job.trained.adapters(mtp_module_parameters(self._own, self._job.mesh.tp))
+        return [
+            self._pricer.step(operator, adapters, load)
+            for layer, operators in self._operators.module(number)
+            for operator, load in zip(
+                operators, self._loads_along(operators, self._loads.get(layer.index) if layer else None), strict=True
+            )
+        ]
+
     def _loads_along(self, operators: tuple[Operator, ...], load: LayerLoad | None) -> Iterator[LayerLoad | None]:
         """The load that each operator sees: from the gather to the scatter of etp ranks, that of all of them."""
         own, group = load, load and load.of_group(self._job.mesh.etp)
@@ -146,7 +164,8 @@ def _expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:
     """Expert load of the stage's MoE layers, by layer index."""
     numbers = {layer.index: number for number, layer in enumerate(job.architecture.moe_layers())}
     loads = {}
-    for layer in job.layers_of(stage):
+    modules = (layer for module in job.modules_of(stage) for layer in module)
+    for layer in (*job.layers_of(stage), *modules):
         if layer.index in numbers:
             assert job.routing is not None
             loads[layer.index] = layer_load(job.routing.rows[0, numbers[layer.index]], job.mesh, job.folding)

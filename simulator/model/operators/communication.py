@@ -50,6 +50,17 @@ def leave(workload: Workload, width: int) -> Iterator[Operator]:
     )
 
 
+def gather_columns(workload: Workload, width: int) -> Iterator[Operator]:
+    """Behind a product whose columns tp ranks split: all columns of the rank's own tokens.
+
+    The gradient of other ranks' tokens is gathered where each rank goes on with its own.
+    """
+    if workload.tp > 1:
+        gather = (Collective("all_gather", "tp", token_lane(workload).tensor_bytes(width)),)
+        own, back = own_lane(workload).tensor_bytes(width), gather if workload.sequence_parallel else ()
+        yield Operator("tp_gather", (), output_bytes=own, forward_collectives=gather, backward_collectives=back)
+
+
 def take_share(workload: Workload, width: int) -> Iterator[Operator]:
     """Before a dispatch of tokens that every tp rank holds: each sends its share; the gradients are gathered."""
     if workload.tp > 1 and not workload.sequence_parallel:

@@ -33,11 +33,15 @@ _HEAD_INPUT = "head_input"
 
 def operators(architecture: Architecture, workload: Workload, variant: Variant) -> tuple[Operator, ...]:
     """Everything after the last layer."""
+    return (*_before_head(architecture, own_lane(workload)), *head(architecture, workload, variant))
+
+
+def head(architecture: Architecture, workload: Workload, variant: Variant) -> tuple[Operator, ...]:
+    """What comes behind the final norm."""
     # A chunked loss makes its gradients in the forward pass; a cut one keeps its input for both passes.
     again = _weight(architecture) if variant in ("plain", "compiled") else ()
     variants = {"plain": _plain, "compiled": _compiled, "chunked": _chunked, "cut": _cut}
     return (
-        *_before_head(architecture, own_lane(workload)),
         *enter(workload, architecture.hidden, again),
         *variants[variant](architecture, workload),
         *reduce_rows(workload, _REDUCTIONS, backward=False),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache as remember
 from importlib import import_module
+from math import ceil
 
 from simulator.model.architecture import Architecture, FeedForward, Layer, Mixer
 from simulator.model.cache import Cache
@@ -55,15 +56,20 @@ def mtp_parameters(architecture: Architecture) -> tuple[Parameter, ...]:
     return tuple(
         replace(parameter, name=f"{module}.{parameter.name}")
         for module in modules
-        for parameter in _mtp_module(architecture)
+        for parameter in mtp_module_parameters(architecture)
     )
 
 
-def _mtp_module(architecture: Architecture) -> Iterator[Parameter]:
+def mtp_module_parameters(architecture: Architecture, tp: int = 1) -> tuple[Parameter, ...]:
+    """One such module; of its projection, one of *tp* ranks holds a share of the rows."""
+    return tuple(_mtp_module(architecture, ceil(architecture.hidden / tp)))
+
+
+def _mtp_module(architecture: Architecture, projected: int) -> Iterator[Parameter]:
     hidden = architecture.hidden
     yield from norm("enorm", hidden, "mtp")
     yield from norm("hnorm", hidden, "mtp")
-    yield from linear("eh_proj", hidden, 2 * hidden, "mtp")
+    yield from linear("eh_proj", projected, 2 * hidden, "mtp")
     for position, layer in enumerate(architecture.mtp_template()):
         for parameter in layer_parameters(architecture, layer):
             yield replace(parameter, name=f"{position}.{parameter.name}")
