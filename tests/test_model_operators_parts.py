@@ -88,7 +88,8 @@ def test_plain_loss_costs_6_n_d_v_and_needs_12_n_v_bytes() -> None:
     assert head.output_bytes == logits
     assert sum(s.bytes for s in loss.saved) + loss.backward_workspace_bytes + widen.output_bytes == 12 * N * V
     head, loss = named(loss_operators(LLAMA, Workload((N,)), "plain"), "lm_head", "cross_entropy")
-    assert head.output_bytes + sum(s.bytes for s in loss.saved) == logits
+    assert head.output_bytes == sum(s.bytes for s in loss.saved) == logits
+    assert loss.gradient_in_place
 
 
 @pytest.mark.parametrize(

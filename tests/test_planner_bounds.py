@@ -25,6 +25,8 @@ VARIANTS = {
         "training.pipeline_schedule=gpipe",
         "training.fsdp.reshard_after_forward=false",
     ),
+    "dense, heads exchanged": ("dense", "training.context_parallel=all_to_all"),
+    "dense, a ring": ("dense", "training.context_parallel=ring"),
     "mixture": ("mixture", "routing.synthetic.sigma=0.5"),
     "mixture, a named workload": ("mixture", "routing.workload=W2_hot_rank"),
     "mixture, LoRA": ("mixture", "training.lora={rank: 8, targets: [attention, routed_expert]}"),
@@ -46,7 +48,10 @@ def _bounded(variant: str) -> tuple[ScenarioInFolder, Splits, Bound]:
     kind, *overrides = VARIANTS[variant]
     scenario, folder = write_small(Path(mkdtemp()))(kind, "training.global_batch_sequences=32", *overrides)
     job = assemble_job(scenario, folder)
-    splits = enumerate_splits(job.architecture, job.cluster, sequence_length=2048, global_batch_sequences=32)
+    context = scenario.training.context_parallel
+    splits = enumerate_splits(
+        job.architecture, job.cluster, sequence_length=2048, global_batch_sequences=32, context=context
+    )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     return (scenario, folder), splits, Bounds(job, experts, 32).of(splits)
 

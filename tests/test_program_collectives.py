@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from small_jobs import Small, lower
 
+from simulator.engine.simulation import Part, Simulation
 from simulator.engine.task import Task
 from simulator.forecast.assembly import assemble_job
 from simulator.forecast.forecast import forecast
@@ -17,6 +18,7 @@ from simulator.parallel.placement import Placement
 from simulator.program.layout import lay_out
 from simulator.program.network import Network
 from simulator.program.stage import StageProgram
+from simulator.program.training_step import TrainingStep
 
 TOKENS, HIDDEN, BYTES = 2048, 1024, 2
 MATRICES = 4 * HIDDEN * HIDDEN + 3 * HIDDEN * 4096
@@ -37,6 +39,33 @@ def moves(program: StageProgram, communicator: str, phase: str, layer: int = 1) 
 def sent(task: Task) -> float:
     assert task.collective is not None
     return float(np.max(task.collective.wire_bytes))
+
+
+def ring(small: Small, phase: str) -> list[Task]:
+    tasks = lower(small("dense", "parallel={cp: 4, dp_shard: 4}", "training.context_parallel=ring")).tasks
+    return [task for task in tasks if (task.name, task.phase, task.layer) == ("ring_attention", phase, 1)]
+
+
+def test_a_ring_sends_keys_and_values_beside_each_step_but_the_last(small: Small) -> None:
+    keys = 2 * BYTES * TOKENS // 4 * HIDDEN
+    forward, backward = ring(small, "forward"), ring(small, "backward")
+    assert [task.stream for task in forward] == ["cp", "compute"] * 3 + ["compute"]
+    assert [sent(task) for task in forward if task.stream == "cp"] == [keys] * 3
+    assert [task.stream for task in backward] == ["cp", "compute"] * 4 + ["compute"]
+    assert [sent(task) for task in backward if task.stream == "cp"] == [keys, 2 * keys, 2 * keys, keys]
+
+
+def test_hops_of_a_ring_run_beside_its_steps(small: Small) -> None:
+    long = ("training.context_parallel=ring", "training.sequence_length=8192")
+    read = small("dense", "parallel={cp: 4, dp_shard: 4}", *long)
+    job = assemble_job(*read)
+    tasks = TrainingStep(job).programs(1)[0].tasks
+    (recording,) = Simulation(Part(tasks, job.folding.behaviours)).run()
+    order = [i for i, task in enumerate(tasks) if (task.name, task.phase) == ("ring_attention", "forward")]
+    hop, step, after = order[0], order[1], order[3]
+    assert (recording.begin_ns[hop] <= recording.begin_ns[step]).all()
+    assert (recording.begin_ns[step] < recording.end_ns[hop]).all()
+    assert (recording.begin_ns[after] >= np.maximum(recording.end_ns[hop], recording.end_ns[step])).all()
 
 
 def operations(tasks: list[Task]) -> Counter[str]:

@@ -50,6 +50,29 @@ def test_other_linear_layers_keep_none(small: Small, override: str) -> None:
     assert unread(program(small, override)) == 0
 
 
+def gather_buffer(lowered: StageProgram) -> float:
+    return sum(float(a.bytes) for a in lowered.resident if a.key == "resident.gather buffer")
+
+
+def test_the_output_layer_gathers_into_a_buffer_that_stays(small: Small) -> None:
+    split = ("parallel.tp=4", "parallel.dp_shard=4")
+    assert gather_buffer(program(small, *split)) == 2 * 2048 * 1024
+    assert gather_buffer(program(small, *split, "parallel={tp: 4, pp: 2, dp_shard: 2}")) == 0  # the first stage
+    for other in ("training.zero=3", "training.execution=eager"):
+        assert gather_buffer(program(small, *split, other)) == 0
+    assert gather_buffer(program(small)) == 0
+
+
+def test_the_gradient_of_logits_lies_where_they_did_until_the_output_layer_has_read_it(small: Small) -> None:
+    lowered = program(small)
+    logits = {a.key: task for task in lowered.tasks for a in task.allocates if a.kind == "logits"}
+    ((key, made),) = logits.items()
+    (freed,) = [task for task in lowered.tasks if key in task.releases]
+    assert (made.name, made.phase) == ("lm_head", "forward")
+    assert (freed.name, freed.phase) == ("lm_head", "backward")
+    assert [float(a.bytes) for a in made.allocates if a.key == key] == [2 * 2048 * 2048]
+
+
 def test_a_frozen_model_keeps_none(small: Small) -> None:
     assert unread(program(small, "training.lora={}")) == 0
 

@@ -5,6 +5,7 @@ import pytest
 
 from simulator.hardware.cluster import Cluster, assemble
 from simulator.hardware.library import load_accelerator, load_fabric, load_node
+from simulator.model.operator import Collective as LayerCollective
 from simulator.parallel.folding import apart
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement
@@ -72,6 +73,19 @@ def test_an_exchange_lasts_as_long_as_the_hottest_port_for_everyone() -> None:
     # Seven others send 90 MB each to rank 3; what it sends to itself loads no link.
     assert set(transfer.duration_ns.tolist()) == {int(np.ceil((630e6 / NVLINK + 2e-6) * 1e9))}
     assert np.asarray(transfer.collective.wire_bytes).tolist() == [90e6, 90e6, 90e6, 0, 90e6, 90e6, 90e6, 90e6]
+
+
+def test_an_even_exchange_loads_each_level_with_what_goes_that_far() -> None:
+    # 16 ranks of two nodes: of 16 parts of 10 MB, one stays, 7 go to ranks of the own node and 8 to the other.
+    hardware = cluster(16)
+    asked = LayerCollective("all_to_all", "cp", 160e6)
+    transfer = network(Mesh(cp=16), hardware).collective(asked, 160e6)
+    assert transfer is not None
+    port_s, leaf = 80e6 / (0.86 * PORT), hardware.levels[1]
+    assert set(transfer.duration_ns.tolist()) == {int(np.ceil((port_s + 2e-6 + leaf.latency_s) * 1e9))}
+    assert transfer.collective.link_busy_ns == pytest.approx({"scale_up": 70e6 / NVLINK * 1e9, "leaf": port_s * 1e9})
+    assert np.asarray(transfer.collective.wire_bytes).tolist() == [150e6] * 16
+    assert network(Mesh(dp_shard=8), cluster(8)).collective(asked, 160e6) is None
 
 
 def test_groups_take_their_own_time() -> None:

@@ -15,6 +15,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.library import build_cluster, load_fabric, load_node
 from simulator.model.architecture import Architecture, GroupedAttention
 from simulator.model.config import read_architecture
+from simulator.model.context import context_problems
 from simulator.model.operator import Workload
 from simulator.model.operators.grouped_attention import has_unfused_core
 from simulator.model.parameters import layer_parameters
@@ -55,6 +56,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         dropout=training.dropout,
         tp=split.tp,
         cp=split.cp,
+        context=training.context_parallel,
         etp=split.etp,
     )
     return Job(
@@ -153,6 +155,9 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     split = scenario.parallel
     lengths = (scenario.training.sequence_length,)
     yield from (f"parallel: {told}" for told in split_problems(architecture, split.tp, split.cp, split.etp, lengths))
+    way = scenario.training.context_parallel
+    told = context_problems(architecture, way, split.tp, split.cp)
+    yield from (f"training.context_parallel: {problem}" for problem in told)
     if split.pp > len(architecture.layers):
         yield f"parallel.pp: found {split.pp}, but the model has {len(architecture.layers)} layers; allowed: up to that"
     training = scenario.training

@@ -105,6 +105,13 @@ class Training(Section):
     attention: Literal["flash", "unfused"] = Field(
         "flash", description="flash: one kernel; unfused: products and a softmax over scores in memory, as Megatron-LM."
     )
+    context_parallel: Literal["all_gather", "all_to_all", "ring"] = Field(
+        "all_gather",
+        description=(
+            "How cp ranks attend over whole sequences. all_gather: keys and values gathered; all_to_all: heads "
+            "exchanged for sequence (Ulysses); ring: keys and values passed on beside the attention to those there."
+        ),
+    )
     dropout: bool = Field(False, description="Dropout in attention and on what every sub-layer adds to the residual.")
 
 

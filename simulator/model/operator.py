@@ -18,6 +18,10 @@ Execution = Literal["eager", "compiled", "fused"]
 Attention = Literal["flash", "unfused"]
 """Whether softmax attention is one kernel, or products and a softmax over scores in memory."""
 
+Context = Literal["all_gather", "all_to_all", "ring"]
+"""How ranks that split sequences attend over all of them: keys and values gathered at once, heads exchanged for
+sequence, or keys and values passed around while the ranks attend to what they have."""
+
 Rows = Literal["tokens", "routed"]
 """Whether costs are totals over the rank's tokens, or per routed row (one token sent to one expert)."""
 
@@ -64,12 +68,12 @@ class Saved:
 class Collective:
     """Communication among the ranks of one *axis* on which one tensor or state is split."""
 
-    operation: Literal["all_gather", "reduce_scatter", "all_reduce", "send", "relay"]
+    operation: Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send", "relay"]
     """send: each rank to the next, all at once; relay: from rank to rank in turn, each waiting for the one before."""
     axis: Literal["tp", "cp", "etp"]
     bytes: float
-    """The whole buffer that a rank holds after a gather, or before a reduction; of a send or relay, one hop. Per routed
-    row where the operator's rows are."""
+    """The whole buffer that a rank holds after a gather, or before a reduction or an exchange; of a send or relay, one
+    hop. Per routed row where the operator's rows are."""
     weights: tuple[str, ...] = ()
     """Not empty: needed only for the gradients of these weights, so that it is left out where none is trained."""
 
@@ -101,6 +105,11 @@ class Operator:
     forward_collectives: tuple[Collective, ...] = ()
     """In order, after the forward kernels."""
     backward_collectives: tuple[Collective, ...] = ()
+    forward_beside: tuple[Collective, ...] = ()
+    """The first runs beside the first forward kernel, and so on; the next kernel waits for both."""
+    backward_beside: tuple[Collective, ...] = ()
+    gradient_in_place: bool = False
+    """The gradient of its input overwrites the tensor that it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,8 @@ class Workload:
     """Ranks that split heads, intermediate widths and the vocabulary."""
     cp: int = 1
     """Ranks that split each sequence."""
+    context: Context = "all_gather"
+    """How those ranks attend over whole sequences."""
     etp: int = 1
     """Ranks that split each routed expert's intermediate width."""
     sequence_parallel: bool = True

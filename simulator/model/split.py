@@ -65,7 +65,7 @@ def split_problems(
     for layer in (*architecture.layers, *architecture.mtp_module):
         parts = [part for part in (layer.mixer, layer.feed_forward) if part is not None]
         for part in parts:
-            for split, count in _counts(part):
+            for split, count in split_counts(part):
                 ranks = tp if split.axis == "tp" else etp
                 found[f"{split.what} of {part.kind.replace('_', ' ')}"] = (split.axis, ranks, count, split.copied)
     problems = [_problem(what, *numbers) for what, numbers in found.items()]
@@ -78,11 +78,12 @@ def _splits(part: Mixer | FeedForward) -> tuple[Split, ...]:
     return splits
 
 
-def _counts(part: Mixer | FeedForward) -> Iterator[tuple[Split, int]]:
+def split_counts(part: Mixer | FeedForward) -> Iterator[tuple[Split, int]]:
+    """Every field of *part* that ranks share, with what it counts."""
     for split in _splits(part):
         value = getattr(part, split.field)
         if isinstance(value, GroupedAttention):
-            yield from _counts(value)
+            yield from split_counts(value)
         else:
             yield split, value
 
@@ -93,7 +94,7 @@ def _problem(what: str, axis: str, ranks: int, count: int, copied: bool) -> str:
     fits = [n for n in range(1, 2 * max(ranks, 1) + 1) if count % n == 0 or (copied and n % count == 0)]
     return (
         f"{axis}({ranks}) does not divide {what}: {count:,} / {ranks} = {count / ranks:.2f}; "
-        f"the nearest degrees that do are {_nearest(fits, ranks)}"
+        f"the nearest degrees that do are {nearest_degrees(fits, ranks)}"
     )
 
 
@@ -104,11 +105,11 @@ def _sequence_problem(length: int, cp: int) -> str:
     fits = [n for n in range(1, 2 * cp + 1) if n == 1 or length % (2 * n) == 0]
     return (
         f"cp({cp}) does not cut a sequence into 2 cp equal pieces: {length:,} / {2 * cp} = {length / (2 * cp):.2f}; "
-        f"the nearest degrees that do are {_nearest(fits, cp)}"
+        f"the nearest degrees that do are {nearest_degrees(fits, cp)}"
     )
 
 
-def _nearest(fits: list[int], wanted: int) -> str:
+def nearest_degrees(fits: list[int], wanted: int) -> str:
     """The largest of *fits* below *wanted* and the smallest above."""
     near = [max(n for n in fits if n < wanted), *[n for n in fits if n > wanted][:1]]
     return " and ".join(str(n) for n in near)

@@ -29,14 +29,14 @@ from simulator.planner.places import Place, places
 from simulator.program.costs import Costs
 from simulator.program.expert_load import LayerLoad
 from simulator.program.job import Job
-from simulator.program.layer_code import EXCHANGES, Pricer, Step
+from simulator.program.layer_code import EXCHANGES, Pricer, Round, Step
 from simulator.program.network import Network, Transfer
 
 Seconds = npt.NDArray[np.float64]
 PARTS = ("compute_s", "exposed_tp_s", "exposed_cp_s", "exposed_all_to_all_s")
 """What the time of a layer is made of, named as the forecast names it."""
 _OF_AXIS = {"tp": 1, "etp": 1, "cp": 2, "ep": 3}
-_COMPUTE, _TENSOR, _EXCHANGE = 0, 1, 3
+_COMPUTE, _TENSOR, _CONTEXT, _EXCHANGE = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +264,10 @@ def _of_tokens(steps: list[tuple[Operator, Step | None]]) -> tuple[Seconds, Seco
     for number, (_, step) in enumerate(steps):
         if step is None:
             continue
-        ahead = _parts(step.forward.duration_ns, step.moves)
+        ahead = _parts(step.forward.duration_ns, step.moves) + _in_rounds(step.rounds)
         forward += ahead
         again += ahead if number < last else 0.0
-        backward += _parts(step.backward.duration_ns, step.moves_back)
+        backward += _parts(step.backward.duration_ns, step.moves_back) + _in_rounds(step.rounds_back)
         saved += float(sum(np.max(size) for size in step.saved))
     return forward, backward, again, saved, max(routed, default=-1) < last
 
@@ -277,6 +277,16 @@ def _parts(compute_ns: int | npt.NDArray[np.int64], moves: Iterable[Transfer]) -
     parts[_COMPUTE] = float(np.max(compute_ns)) / 1e9
     for move in moves:
         parts[_OF_AXIS[move.collective.communicator]] += _seconds(move)
+    return parts
+
+
+def _in_rounds(rounds: Iterable[Round]) -> Seconds:
+    """Kernels, and what the transfers beside them take longer."""
+    parts = np.zeros(len(PARTS))
+    for one in rounds:
+        work_s = float(np.max(one.compute.duration_ns)) / 1e9
+        parts[_COMPUTE] += work_s
+        parts[_CONTEXT] += max(0.0, _seconds(one.move) - work_s)
     return parts
 
 

@@ -126,6 +126,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         job.cluster,
         sequence_length=training.sequence_length,
         global_batch_sequences=training.global_batch_sequences,
+        context=training.context_parallel,
     )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     bound = Bounds(job, experts, training.global_batch_sequences).of(splits)

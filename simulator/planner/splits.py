@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from simulator.hardware.cluster import Cluster
 from simulator.model.architecture import Architecture, MixtureOfExperts
+from simulator.model.context import context_problems
+from simulator.model.operator import Context
 from simulator.model.split import split_problems
 
 Column = npt.NDArray[np.int64]
@@ -94,18 +96,24 @@ class Splits:
 
 
 def enumerate_splits(
-    architecture: Architecture, cluster: Cluster, *, sequence_length: int, global_batch_sequences: int
+    architecture: Architecture,
+    cluster: Cluster,
+    *,
+    sequence_length: int,
+    global_batch_sequences: int,
+    context: Context = "all_gather",
 ) -> Splits:
     """Every valid split of *architecture* over *cluster*.
 
-    tp and etp stay within the scale-up domain; heads, widths, experts and sequences divide; a pipeline stage has at
-    least a layer; each data-parallel rank gets whole micro-batches, and a pipeline at least one a stage.
+    tp and etp stay within the scale-up domain; heads, widths, experts and sequences divide, heads by cp too where
+    *context* shares them out; a pipeline stage has at least a layer; each data-parallel rank gets whole micro-batches,
+    and a pipeline at least one a stage.
     """
     experts = _experts(architecture)
     domain = cluster.node.scale_up.domain
     cuts = [n for n in divisors(domain) if not split_problems(architecture, 1, 1, n)] if experts else [1]
     found: list[tuple[int, ...]] = []
-    for tp, cp, pp in _model_splits(architecture, cluster, sequence_length):
+    for tp, cp, pp in _model_splits(architecture, cluster, sequence_length, context):
         stage_ranks = cluster.accelerators // pp
         for dp_shard in divisors(stage_ranks // (tp * cp)):
             dp_replicate = stage_ranks // (tp * cp * dp_shard)
@@ -133,14 +141,17 @@ def _experts(architecture: Architecture) -> int:
     return max((part.experts for part in parts if isinstance(part, MixtureOfExperts)), default=0)
 
 
-def _model_splits(architecture: Architecture, cluster: Cluster, sequence_length: int) -> Iterator[tuple[int, int, int]]:
+def _model_splits(
+    architecture: Architecture, cluster: Cluster, sequence_length: int, context: Context
+) -> Iterator[tuple[int, int, int]]:
     cards, lengths = cluster.accelerators, (sequence_length,)
     for tp in divisors(cards):
         if cluster.node.scale_up.domain % tp or split_problems(architecture, tp, 1, 1, lengths):
             continue
         for cp in divisors(cards // tp):
             short = cp > 1 and sequence_length < cp * SHORTEST_PIECE
-            if short or split_problems(architecture, tp, cp, 1, lengths):
+            unfit = split_problems(architecture, tp, cp, 1, lengths) or context_problems(architecture, context, tp, cp)
+            if short or unfit:
                 continue
             for pp in divisors(cards // (tp * cp)):
                 if pp <= len(architecture.layers):

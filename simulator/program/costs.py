@@ -65,7 +65,11 @@ class Costs:
 
     def price(self, kernel: Kernel) -> Priced:
         """Time of a kernel that belongs to no operator."""
-        seconds, grade = self._plain(kernel, "forward")
+        return self.kernel(kernel, back=False)
+
+    def kernel(self, kernel: Kernel, *, back: bool) -> Priced:
+        """Time of one of an operator's kernels, forward or *back*, that carries no adapter and knows no routed rows."""
+        seconds, grade = self._plain(kernel, "backward" if back else "forward")
         return Priced(ceil(seconds * 1e9), kernel.launches, grade)
 
     @property

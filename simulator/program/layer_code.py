@@ -8,7 +8,7 @@ keeps are taken by the forward (or the recomputed forward) and freed by the back
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 
@@ -29,6 +29,15 @@ Gradients = Callable[[tuple[str, ...]], list[Allocation]]
 EXCHANGES = ("dispatch", "combine")
 _HAIR = 1e-6
 """Share of a tensor that rounding may add to a count of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A kernel and the transfer beside it; what follows waits for both."""
+
+    compute: Priced
+    move: Transfer | None
+    """None between ranks that are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,11 @@ class Step:
     moves: tuple[Transfer, ...] = ()
     """Transfers of the forward pass, one after the other."""
     moves_back: tuple[Transfer, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    """Kernels of the forward pass that run beside a transfer each, before the other kernels."""
+    rounds_back: tuple[Round, ...] = ()
+    gradient_in_place: bool = False
+    """The gradient of its input is the tensor that it saves."""
 
     @property
     def output_kind(self) -> str:
@@ -79,11 +93,15 @@ class Pricer:
         per_row: Quantity = routed.total_rows.astype(np.float64) if routed is not None else 1.0
         seen: Quantity = per_row if routed is not None else float(self._tokens)
         kept = self._kept(operator, adapters)
+        rounds, rounds_back = self._rounds(operator, back=False), self._rounds(operator, back=True)
+        rest = replace(
+            operator, forward=operator.forward[len(rounds) :], backward=operator.backward[len(rounds_back) :]
+        )
         return Step(
             name=operator.name,
             kind=_kind(operator),
-            forward=self._costs.forward(operator, carried, self._tokens, rows),
-            backward=self._costs.backward(operator, carried, self._tokens, rows, trained=self._all_trained),
+            forward=self._costs.forward(rest, carried, self._tokens, rows),
+            backward=self._costs.backward(rest, carried, self._tokens, rows, trained=self._all_trained),
             output_bytes=operator.output_bytes * (load.own_rows if load and operator.name == "combine" else per_row),
             workspace_bytes=operator.workspace_bytes * per_row,
             backward_workspace_bytes=operator.backward_workspace_bytes * per_row,
@@ -96,6 +114,18 @@ class Pricer:
             ),
             moves=self._moves(operator, load, adapters, back=False),
             moves_back=self._moves(operator, load, adapters, back=True),
+            rounds=rounds,
+            rounds_back=rounds_back,
+            gradient_in_place=operator.gradient_in_place,
+        )
+
+    def _rounds(self, operator: Operator, *, back: bool) -> tuple[Round, ...]:
+        """The kernels of one direction that run beside a transfer each, with those."""
+        kernels = operator.backward if back else operator.forward
+        beside = operator.backward_beside if back else operator.forward_beside
+        return tuple(
+            Round(self._costs.kernel(kernel, back=back), self._network.collective(collective, collective.bytes))
+            for kernel, collective in zip(kernels, beside, strict=False)
         )
 
     def _kept(self, operator: Operator, adapters: dict[str, Adapter]) -> list[float]:
@@ -160,6 +190,7 @@ class LayerCode:
             output = allocation(f"{tag}.out.{number}", kind, step.output_bytes)
             scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._scratch[number])
             takes += [output, scratch]
+            takes = self._go_round(step, step.rounds, takes)
             self._run(step, step.forward, step.moves, takes, blocks_host=step.name == "dispatch")
             self._free(scratch.key, alive)
             alive = "" if handed else output.key
@@ -167,18 +198,25 @@ class LayerCode:
 
     def backward(self, tag: str, gradients: Gradients) -> None:
         """Write the backward pass, from the last operator to the first. *gradients* of the weights used are taken."""
-        alive = ""
+        alive: tuple[str, ...] = ()
         for number in reversed(range(len(self._steps))):
             step = self._steps[number]
             before = self._steps[max(number - 1, 0)]
             gradient = allocation(f"{tag}.grad.{number}", step.output_kind, before.output_bytes)
             scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._backward_scratch[number])
             made = gradients(step.weights)
-            self._run(step, step.backward, step.moves_back, [*made, gradient, scratch], blocks_host=False)
+            takes = [*made, *(() if step.gradient_in_place else (gradient,)), scratch]
+            takes = self._go_round(step, step.rounds_back, takes)
+            self._run(step, step.backward, step.moves_back, takes, blocks_host=False)
             self._free(*(item.key for item in made if item.kind == "workspace"))
-            self._free(scratch.key, alive, f"{tag}.saved.{number}", f"{tag}.out.{number - 1}")
-            alive = gradient.key
-        self._free(alive)
+            saved = (f"{tag}.saved.{number}", f"{tag}.out.{number - 1}")
+            if step.gradient_in_place:
+                self._free(scratch.key, *alive)
+                alive = saved
+            else:
+                self._free(scratch.key, *alive, *saved)
+                alive = (gradient.key,)
+        self._free(*alive)
 
     def _run(
         self, step: Step, priced: Priced, moves: tuple[Transfer, ...], takes: list[Allocation], *, blocks_host: bool
@@ -196,6 +234,20 @@ class LayerCode:
             takes = []
         if moves:
             emitter.await_(position)
+
+    def _go_round(self, step: Step, rounds: tuple[Round, ...], takes: list[Allocation]) -> list[Allocation]:
+        """Write *rounds*, the first of which takes what the operator *takes*; return what is left to take."""
+        emitter = self._emitter
+        for round_ in rounds:
+            if round_.move is not None:
+                ready = emitter.compute(f"{step.name} ready", "copy", Priced(0, 0, "measured"), allocates=takes)
+                stream, takes = round_.move.collective.communicator, []
+                hop = emitter.transfer(step.name, stream, round_.move.kind, round_.move, deps=(ready,))
+            emitter.compute(step.name, step.kind, round_.compute, allocates=takes)
+            takes = []
+            if round_.move is not None:
+                emitter.await_(hop)
+        return takes
 
     def _keep_input(self, tag: str, number: int) -> None:
         """Keep what an operator that does not run would have saved: its input, which is there."""

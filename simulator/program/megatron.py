@@ -1,9 +1,12 @@
-"""Gradients as Megatron-LM with Transformer Engine makes them, on their way into the buffer that adds them up.
+"""What Megatron-LM with Transformer Engine holds beside weights and activations, and how its gradients come to be.
 
 The matmul of a linear layer's gradient adds into the buffer itself (gradient accumulation fusion). Autograd still wants
 a tensor: Transformer Engine hands it one that nobody reads and keeps it for later, one for every shape of weight
 (`get_dummy_wgrad`); Megatron's own output layer makes one each time. Every other gradient, the embedding's, norms' and
 biases', is a bf16 tensor first, which a hook on its weight adds into the buffer in a kernel of its own.
+
+With sequence parallelism Megatron's own output layer gathers its input, in both passes, into a buffer that stays
+(`get_global_memory_buffer`); Transformer Engine's layers gather into tensors that they free.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from simulator.model.operator import Kernel, Operator
+from simulator.model.operator import Kernel, Operator, Workload
 from simulator.program.fsdp import COMPUTE_BYTES
 
 _MATMULS = ("gemm", "grouped_gemm")
@@ -49,6 +52,11 @@ def unread_gradients(operators: Iterable[Operator]) -> list[float]:
         if kernel.kind in _MATMULS
     }
     return sorted(float(COMPUTE_BYTES * rows * columns) for rows, columns in shapes)
+
+
+def gather_buffer_bytes(workload: Workload, hidden: int) -> float:
+    """Bytes of the buffer that a model *hidden* wide gathers the output layer's input into."""
+    return float(workload.tokens * hidden * workload.activation_bytes)
 
 
 def _has_matmul(operator: Operator) -> bool:

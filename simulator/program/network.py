@@ -75,17 +75,36 @@ class Network:
         out, into = self._placement.exchange_loads(sent_bytes)
         within = self._placement.spread("ep").within
         latency_s = self._inner_latency_s("all_to_all", within[0], float(sent_bytes.sum(axis=1).mean()))
-        for d in range(1, len(within)):
-            latency_s = np.where(within[d] > within[d - 1], latency_s + self._cluster.levels[d].latency_s, latency_s)
+        latency_s = latency_s + self._reached_latency_s(within)
         place = self._placement.folding.representative % len(sent_bytes)
         away = sent_bytes.sum(axis=1) - np.diagonal(sent_bytes)
         return self._priced("all_to_all", "ep", np.maximum(out, into), latency_s, away[place])
 
     def collective(self, asked: LayerCollective, size: float | Amounts) -> Transfer | None:
         """A collective of the layer's operators, of *size* bytes in all; None where its groups have one member."""
+        if asked.operation == "all_to_all":
+            return self._even_exchange(asked.axis, size)
         if asked.operation == "send" or asked.operation == "relay":
             return self._neighbours(asked.axis, float(np.max(size)), in_turn=asked.operation == "relay")
         return self.ring(asked.operation, asked.axis, size)
+
+    def _even_exchange(self, axis: str, size: float | Amounts) -> Transfer | None:
+        """An all-to-all in which each member of a group along *axis* sends an equal share of *size* bytes to each."""
+        spread = self._placement.spread(axis)
+        if spread.size.max() <= 1:
+            return None
+        within = spread.within
+        nearer = np.concatenate([np.ones((1, len(spread.size)), np.int64), within[:-1]])
+        loads = size * (within - nearer) / spread.size
+        latency_s = self._inner_latency_s("all_to_all", within[0], size) + self._reached_latency_s(within)
+        return self._priced("all_to_all", axis, loads, latency_s, size * (spread.size - 1) / spread.size)
+
+    def _reached_latency_s(self, within: npt.NDArray[np.int64]) -> Amounts:
+        """Latency of the levels beyond the innermost domain that a group reaches, [behaviours]."""
+        latency_s = np.zeros(within.shape[1])
+        for d in range(1, len(within)):
+            latency_s += np.where(within[d] > within[d - 1], self._cluster.levels[d].latency_s, 0.0)
+        return latency_s
 
     def _neighbours(self, axis: str, size: float, *, in_turn: bool) -> Transfer | None:
         """A message of *size* bytes from each member of a group to the next: all at once, or one after the other."""

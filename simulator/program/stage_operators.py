@@ -10,10 +10,10 @@ from simulator.model.architecture import Layer
 from simulator.model.operator import Operator
 from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import Part, module_embedding, module_loss, module_parts
-from simulator.program.emitter import tensors
+from simulator.program.emitter import allocation, tensors
 from simulator.program.job import Job
 from simulator.program.layout import Layout
-from simulator.program.megatron import hooked_weights, unread_gradients, with_hooks
+from simulator.program.megatron import gather_buffer_bytes, hooked_weights, unread_gradients, with_hooks
 from simulator.program.unit import Unit
 
 
@@ -26,6 +26,7 @@ class StageOperators:
         self._layers = job.layers_of(number)
         self._modules = job.modules_of(number)
         self._hooked = job.zero == 1
+        self._last = number == job.mesh.pp - 1
 
     def layer(self, layer: Layer) -> tuple[Operator, ...]:
         """Those of *layer*, for any layer of its make."""
@@ -80,6 +81,15 @@ class StageOperators:
         for number in range(len(self._modules)):
             for _, operators in self.module(number):
                 yield from operators
+
+    def gather_buffer(self) -> list[Allocation]:
+        """The buffer that the output layer gathers its input into, where the stage has one."""
+        workload = self._job.workload
+        split = workload.tp > 1 and workload.sequence_parallel
+        if not (self._hooked and split and workload.execution == "fused" and self._last):
+            return []
+        size = gather_buffer_bytes(workload, self._job.architecture.hidden)
+        return [allocation("resident.gather buffer", "communication buffers", size)]
 
     def _makes(self) -> list[Layer]:
         """One layer of each make."""

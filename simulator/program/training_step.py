@@ -79,7 +79,8 @@ class _Stage:
         writer.update(self._optimizer())
         ordered = tuple(ends[m] for m in sorted(ends))
         first_rank = self._number * job.mesh.stage_ranks
-        resident = [*self._layout.resident(), *self._operators.unread_gradients()]
+        held = (*self._operators.unread_gradients(), *self._operators.gather_buffer())
+        resident = [*self._layout.resident(), *held]
         return StageProgram(emitter.tasks, resident, ordered, first_rank, self._layout, self._loads)
 
     def _code(self, emitter: Emitter) -> StageCode:

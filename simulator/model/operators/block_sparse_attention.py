@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.model.architecture import BlockSparseAttention
-from simulator.model.operator import Kernel, Operator, Workload
+from simulator.model.operator import Context, Kernel, Operator, Workload
 from simulator.model.operators.attention_core import flash_attention, window_pairs
 from simulator.model.operators.communication import gather_context
 from simulator.model.operators.gemm import linear
@@ -35,6 +35,12 @@ def operators(component: BlockSparseAttention, hidden: int, workload: Workload) 
         flash_attention(lane, workload, shape, pairs),
         *after_core(attention, hidden, workload),
     )
+
+
+def contexts(component: BlockSparseAttention) -> tuple[Context, ...]:
+    """Ways of context parallelism that are known of it."""
+    del component
+    return ("all_gather",)
 
 
 def _index(component: BlockSparseAttention, hidden: int, workload: Workload) -> Iterator[Operator]:

@@ -3,7 +3,8 @@
 Tensor parallelism with sequence parallelism gathers tokens before a split part and scatters the sums behind it;
 without, it copies and all-reduces (Shoeybi et al., 2019; Korthikanti et al., 2022). A gathered input is not kept: the
 gradient of the weights gathers it again. Context parallelism gathers keys and values, in both passes; linear attention
-hands its state from rank to rank instead. An axis of one rank communicates nothing.
+hands its state from rank to rank instead. Its other ways are in `head_exchange.py` and `ring_attention.py`. An axis of
+one rank communicates nothing.
 """
 
 from __future__ import annotations

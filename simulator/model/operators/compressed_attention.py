@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.model.architecture import CompressedAttention, Indexer
-from simulator.model.operator import Operator, Workload
+from simulator.model.operator import Context, Operator, Workload
 from simulator.model.operators.attention_core import (
     ATTENTION_OUTPUT,
     AttentionShape,
@@ -41,6 +41,12 @@ def operators(component: CompressedAttention, hidden: int, workload: Workload) -
         _core(component, workload),
         *_output(component, hidden, workload),
     )
+
+
+def contexts(component: CompressedAttention) -> tuple[Context, ...]:
+    """Ways of context parallelism that are known of it."""
+    del component
+    return ("all_gather",)
 
 
 def _projections(component: CompressedAttention, hidden: int, workload: Workload) -> Iterator[Operator]:

@@ -3,6 +3,9 @@
 Kimi Delta Attention's chunk algebra with a scalar decay (models_and_formulas section 3.6, last line): scores are plain
 products of a chunk's keys and queries, and decay sums are one number a token and head. Per token and value head, chunks
 of C = 64: 6 d_k d_v + 2 C (3 d_k + 2 d_v) + 32 BC^3 / C FLOPs forward; backward as KDA's, 2.65 times that.
+
+Context-parallel ranks hand the convolution's edge and the state from rank to rank, or trade their tokens for a share of
+the heads from the projections to the gated norm, as Megatron-Core does.
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.model.architecture import GatedDeltaNet
-from simulator.model.operator import Kernel, Operator, Saved, Workload
+from simulator.model.operator import Context, Kernel, Operator, Saved, Workload
 from simulator.model.operators.communication import enter, hand_over_edge, hand_over_state, leave
 from simulator.model.operators.gated_norm import GATED_NORM_OUTPUT, gated_norm
 from simulator.model.operators.gemm import linear
+from simulator.model.operators.head_exchange import EXCHANGED_OUTPUT, between_exchanges, exchange, exchanges_heads
 from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, gathered_lane, pointwise, token_lane
 from simulator.model.operators.short_convolution import short_convolution
-from simulator.model.split import Split
+from simulator.model.split import Split, share
 
 SPLITS = (Split("k_heads", "the key heads"), Split("v_heads", "the value heads"))
 _CHUNK = 64
@@ -29,20 +33,38 @@ _CHAIN_BACKWARD_LAUNCHES = 13
 
 def operators(component: GatedDeltaNet, hidden: int, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *component* in a model *hidden* wide."""
-    lane = token_lane(workload)
-    mixed, value = _mixed_width(component), component.v_heads * component.v_dim
-    taps, conv = component.conv_kernel, ("linear_attn.conv1d.weight",)
-    state = component.v_heads * component.k_dim * (component.v_dim + component.k_dim)
+    value, source = component.v_heads * component.v_dim, GATED_NORM_OUTPUT
+    if exchanges_heads(workload):
+        source = EXCHANGED_OUTPUT
     return (
         *_projections(component, hidden, workload),
-        *hand_over_edge(workload, taps - 1, mixed),
-        short_convolution(lane, "short_conv", "qkv_projection", mixed, taps, conv),
-        *hand_over_state(workload, state),
-        _core(component, lane),
-        gated_norm(lane, component.v_heads, component.v_dim, "linear_attn.norm.weight"),
-        linear(lane, "out_proj", GATED_NORM_OUTPUT, value, hidden, ("linear_attn.out_proj.weight",)),
+        *_inner(component, workload),
+        linear(token_lane(workload), "out_proj", source, value, hidden, ("linear_attn.out_proj.weight",)),
         *leave(workload, hidden),
     )
+
+
+def contexts(component: GatedDeltaNet) -> tuple[Context, ...]:
+    """Ways of context parallelism that are known of it; where keys are passed around, it hands over its state."""
+    del component
+    return ("all_gather", "all_to_all", "ring")
+
+
+def _inner(component: GatedDeltaNet, workload: Workload) -> Iterator[Operator]:
+    """From the convolution to the gated norm: on whole sequences, or on the rank's part of each."""
+    mixed, value = _mixed_width(component), component.v_heads * component.v_dim
+    if exchanges_heads(workload):
+        # q, k, v, z, beta and alpha go there as one tensor, the normed output comes back.
+        yield from exchange(workload, mixed + value + 2 * component.v_heads)
+        yield from _inner(share(component, workload.cp), between_exchanges(workload))
+        yield from exchange(workload, value)
+        return
+    lane, taps, conv = token_lane(workload), component.conv_kernel, ("linear_attn.conv1d.weight",)
+    yield from hand_over_edge(workload, taps - 1, mixed)
+    yield short_convolution(lane, "short_conv", "qkv_projection", mixed, taps, conv)
+    yield from hand_over_state(workload, component.v_heads * component.k_dim * (component.v_dim + component.k_dim))
+    yield _core(component, lane)
+    yield gated_norm(lane, component.v_heads, component.v_dim, "linear_attn.norm.weight")
 
 
 def forward_flops(component: GatedDeltaNet) -> float:

@@ -1,11 +1,15 @@
-"""Softmax attention with grouped key-value heads: projections, norms of q and k, rotation, core, gate, output."""
+"""Softmax attention with grouped key-value heads: projections, norms of q and k, rotation, core, gate, output.
+
+Context-parallel ranks gather keys and values, or trade their tokens for a share of the heads around the core, or pass
+keys and values around; windows, chunks and sinks are not known of the last (Transformer Engine refuses them there).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from simulator.model.architecture import GroupedAttention
-from simulator.model.operator import Operator, Workload
+from simulator.model.operator import Context, Operator, Workload
 from simulator.model.operators.attention_core import (
     ATTENTION_OUTPUT,
     AttentionShape,
@@ -16,24 +20,29 @@ from simulator.model.operators.attention_core import (
 from simulator.model.operators.communication import enter, gather_context, leave, reduce_rows
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import linear
+from simulator.model.operators.head_exchange import EXCHANGED_OUTPUT, between_exchanges, exchange, exchanges_heads
 from simulator.model.operators.lane import MIXER_INPUT, gathered_lane, token_lane
 from simulator.model.operators.norm import NormShape, rms_norm
+from simulator.model.operators.ring_attention import rides_ring, ring_attention
 from simulator.model.operators.rotary import rotary
 from simulator.model.operators.unfused_attention import unfused_attention
-from simulator.model.split import Split
+from simulator.model.split import Split, share
 
 SPLITS = (Split("heads", "the heads"), Split("kv_heads", "the key-value heads", copied=True))
 
 
 def operators(component: GroupedAttention, hidden: int, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *component* in a model *hidden* wide; keys and values are read by their groups, not repeated."""
-    shape = attention_shape(component)
     return (
         *before_core(component, hidden, workload),
-        *gather_context(workload, shape.key + shape.value),
-        _core(component, workload, shape),
+        *_core(component, workload),
         *after_core(component, hidden, workload),
     )
+
+
+def contexts(component: GroupedAttention) -> tuple[Context, ...]:
+    """Ways of context parallelism that are known of *component*."""
+    return ("all_gather", "all_to_all", "ring") if has_unfused_core(component) else ("all_gather", "all_to_all")
 
 
 def attention_shape(component: GroupedAttention) -> AttentionShape:
@@ -64,7 +73,8 @@ def before_core(component: GroupedAttention, hidden: int, workload: Workload) ->
 
 def after_core(component: GroupedAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
     """Output gate and projection."""
-    lane, width, source = token_lane(workload), component.heads * component.head_dim, ATTENTION_OUTPUT
+    lane, width = token_lane(workload), component.heads * component.head_dim
+    source = EXCHANGED_OUTPUT if exchanges_heads(workload) else ATTENTION_OUTPUT
     if component.output_gate:
         yield sigmoid_gate(lane, "output_gate", source, "gate_projection", width)
         source = "gated_output"
@@ -94,7 +104,22 @@ def has_unfused_core(component: GroupedAttention) -> bool:
     return not component.sinks and component.window is None and component.chunk is None
 
 
-def _core(component: GroupedAttention, workload: Workload, shape: AttentionShape) -> Operator:
+def _core(component: GroupedAttention, workload: Workload) -> Iterator[Operator]:
+    """Attention over whole sequences, with what context-parallel ranks exchange for it."""
+    shape = attention_shape(component)
+    if exchanges_heads(workload):
+        yield from exchange(workload, shape.query, shape.key, shape.value)
+        yield _attention(share(component, workload.cp), between_exchanges(workload))
+        yield from exchange(workload, shape.output)
+    elif rides_ring(workload):
+        yield ring_attention(workload, shape)
+    else:
+        yield from gather_context(workload, shape.key + shape.value)
+        yield _attention(component, workload)
+
+
+def _attention(component: GroupedAttention, workload: Workload) -> Operator:
+    shape = attention_shape(component)
     if workload.attention == "unfused":
         return unfused_attention(token_lane(workload), workload, shape)
     sinks = ("self_attn.sinks",) if component.sinks else ()

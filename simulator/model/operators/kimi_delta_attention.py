@@ -4,6 +4,9 @@ The delta rule in chunks of C = 64 tokens costs 6 d^2 + 6 C d + 40 BC^2 d / C + 
 = 16) and is bound by memory: the flash-linear-attention chain moves 10,032 B a token and head forward and 26,524
 backward at d = 128, a hand-fused kernel 1,282 and 2,566 (models_and_formulas section 3.6, "Kernel list and bytes per
 token-head"). Other head dims scale the chain's bytes by d / 128, which is exact but for the C-wide score matrices.
+
+Context-parallel ranks hand the convolution's edge and the state from rank to rank, or trade their tokens for a share of
+the heads from the projections to the gated norm, as Megatron-Core does around its gated delta net.
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.model.architecture import KimiDeltaAttention
-from simulator.model.operator import Kernel, Operator, Saved, Workload
+from simulator.model.operator import Context, Kernel, Operator, Saved, Workload
 from simulator.model.operators.communication import enter, hand_over_edge, hand_over_state, leave
 from simulator.model.operators.gated_norm import GATED_NORM_OUTPUT, gated_norm
 from simulator.model.operators.gemm import linear
+from simulator.model.operators.head_exchange import EXCHANGED_OUTPUT, between_exchanges, exchange, exchanges_heads
 from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, gathered_lane, pointwise, token_lane
 from simulator.model.operators.short_convolution import short_convolution
-from simulator.model.split import Split
+from simulator.model.split import Split, share
 
 SPLITS = (Split("heads", "the heads"),)
 _CHUNK = 64
@@ -57,17 +61,36 @@ _FUSED_BACKWARD: tuple[_Step, ...] = (("kda", 450_560, 2566, 5),)
 def operators(component: KimiDeltaAttention, hidden: int, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *component* in a model *hidden* wide."""
     lane, width = token_lane(workload), component.heads * component.head_dim
-    convolutions = tuple(f"self_attn.{name}_conv1d.weight" for name in "qkv")
+    source = EXCHANGED_OUTPUT if exchanges_heads(workload) else GATED_NORM_OUTPUT
     return (
         *_projections(component, hidden, workload),
-        *hand_over_edge(workload, component.conv_kernel - 1, 3 * width),
-        short_convolution(lane, "short_conv", "qkv_projection", 3 * width, component.conv_kernel, convolutions),
-        *hand_over_state(workload, 2 * component.heads * component.head_dim**2),
-        _core(component, lane),
-        gated_norm(lane, component.heads, component.head_dim, "self_attn.o_norm.weight"),
-        linear(lane, "o_proj", GATED_NORM_OUTPUT, width, hidden, ("self_attn.o_proj.weight",)),
+        *_inner(component, workload),
+        linear(lane, "o_proj", source, width, hidden, ("self_attn.o_proj.weight",)),
         *leave(workload, hidden),
     )
+
+
+def contexts(component: KimiDeltaAttention) -> tuple[Context, ...]:
+    """Ways of context parallelism that are known of it; where keys are passed around, it hands over its state."""
+    del component
+    return ("all_gather", "all_to_all", "ring")
+
+
+def _inner(component: KimiDeltaAttention, workload: Workload) -> Iterator[Operator]:
+    """From the convolution to the gated norm: on whole sequences, or on the rank's part of each."""
+    width = component.heads * component.head_dim
+    if exchanges_heads(workload):
+        # q, k, v, decay, gate and beta go there as one tensor, the normed output comes back.
+        yield from exchange(workload, 5 * width + component.heads)
+        yield from _inner(share(component, workload.cp), between_exchanges(workload))
+        yield from exchange(workload, width)
+        return
+    lane, convolutions = token_lane(workload), tuple(f"self_attn.{name}_conv1d.weight" for name in "qkv")
+    yield from hand_over_edge(workload, component.conv_kernel - 1, 3 * width)
+    yield short_convolution(lane, "short_conv", "qkv_projection", 3 * width, component.conv_kernel, convolutions)
+    yield from hand_over_state(workload, 2 * component.heads * component.head_dim**2)
+    yield _core(component, lane)
+    yield gated_norm(lane, component.heads, component.head_dim, "self_attn.o_norm.weight")
 
 
 def _projections(component: KimiDeltaAttention, hidden: int, workload: Workload) -> Iterator[Operator]:

@@ -5,8 +5,9 @@ dims (models_and_formulas section 3.5). With an indexer the core works on the la
 by the keys' half of kv_b, the core reads *top_k* latents for each query, and the values' half follows (section 3.7).
 
 Tensor-parallel ranks split the heads; each holds the whole down-projections, runs them on its own tokens and gathers
-the latents, as Megatron-Core does. Context-parallel ranks exchange latents, expand those of the whole sequences and
-expand them again for the backward pass, so that expanded keys and values are not kept.
+the latents, as Megatron-Core does. Context-parallel ranks gather latents, expand those of the whole sequences and
+expand them again for the backward pass, so that expanded keys and values are not kept; or they expand their own, and
+exchange heads or pass keys and values around. Sparse attention is known to gather only.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.model.architecture import LatentAttention
-from simulator.model.operator import Operator, Workload
+from simulator.model.operator import Context, Operator, Workload
 from simulator.model.operators.attention_core import ATTENTION_OUTPUT, AttentionShape, flash_attention
 from simulator.model.operators.communication import enter, gather_context, leave
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import batched_linear, linear
+from simulator.model.operators.head_exchange import EXCHANGED_OUTPUT, between_exchanges, exchange, exchanges_heads
 from simulator.model.operators.indexer import index_operators
 from simulator.model.operators.lane import MIXER_INPUT, Lane, gathered_lane, own_lane, pointwise, token_lane
 from simulator.model.operators.norm import NormShape, rms_norm
+from simulator.model.operators.ring_attention import rides_ring, ring_attention
 from simulator.model.operators.rotary import rotary
 from simulator.model.operators.sparse_attention import SparseShape, sparse_attention
-from simulator.model.split import Split
+from simulator.model.split import Split, share
 
 SPLITS = (Split("heads", "the heads"),)
 _KV_B = "self_attn.kv_b_proj.weight"
@@ -40,6 +43,11 @@ def operators(component: LatentAttention, hidden: int, workload: Workload) -> tu
         *core(component, hidden, workload),
         *_output(component, hidden, workload),
     )
+
+
+def contexts(component: LatentAttention) -> tuple[Context, ...]:
+    """Ways of context parallelism that are known of *component*."""
+    return ("all_gather", "all_to_all", "ring") if component.indexer is None else ("all_gather",)
 
 
 def _queries(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
@@ -59,7 +67,7 @@ def _queries(component: LatentAttention, hidden: int, workload: Workload) -> Ite
 
 
 def _latents(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
-    """The latent of keys and values with the rotated part that all heads share, of the whole sequences."""
+    """The latent of keys and values with the rotated part that all heads share: of the whole sequences, if gathered."""
     own, latent, rope = own_lane(workload), component.kv_lora_rank, component.rope_dim
     weights = ("self_attn.kv_a_proj_with_mqa.weight",)
     yield linear(own, "kv_a_proj", MIXER_INPUT, hidden, latent + rope, weights, shares_input=True)
@@ -68,25 +76,47 @@ def _latents(component: LatentAttention, hidden: int, workload: Workload) -> Ite
     yield from enter(workload, rope)
     if component.rope:
         yield rotary(token_lane(workload), component.heads * rope, rope, whole=False)
-    yield from gather_context(workload, latent + rope)
+    if _gathers(workload):
+        yield from gather_context(workload, latent + rope)
+
+
+def _gathers(workload: Workload) -> bool:
+    return workload.cp > 1 and workload.context == "all_gather"
 
 
 def _dense_core(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
     del hidden
-    heads, nope, rope, v = component.heads, component.nope_dim, component.rope_dim, component.v_dim
-    lane = token_lane(workload)
-    whole = replace(gathered_lane(workload), count=lane.count * workload.cp)
-    expand = linear(whole, "kv_b_proj", "key_latent_normed", component.kv_lora_rank, heads * (nope + v), (_KV_B,))
-    split = workload.cp > 1
-    yield replace(expand, backward=expand.forward + expand.backward) if split else expand
+    lane, shape, gathers = gathered_lane(workload), _shape(component), _gathers(workload)
+    whole = replace(lane, count=lane.count * workload.cp) if gathers else lane
+    width = component.heads * (component.nope_dim + component.v_dim)
+    expand = linear(whole, "kv_b_proj", "key_latent_normed", component.kv_lora_rank, width, (_KV_B,))
+    yield replace(expand, backward=expand.forward + expand.backward) if gathers else expand
     yield _join_keys(component, whole)
+    if exchanges_heads(workload):
+        yield from exchange(workload, shape.query, shape.key, shape.value)
+        inner = between_exchanges(workload)
+        yield flash_attention(token_lane(inner), inner, _shape(share(component, workload.cp)), inner.causal_pairs)
+        yield from exchange(workload, shape.output)
+    elif rides_ring(workload):
+        yield ring_attention(workload, shape)
+    else:
+        yield _attention(component, workload, width)
+
+
+def _attention(component: LatentAttention, workload: Workload, expanded: int) -> Operator:
+    """The core over whole sequences; *expanded* elements a token come out of kv_b."""
+    lane, shape, gathers = token_lane(workload), _shape(component), _gathers(workload)
     # A kernel that rotates and joins also writes the values apart; elsewhere they stay a view of kv_b's whole output.
     apart = component.rope and lane.execution == "fused"
-    shape = AttentionShape(heads, heads, nope + rope, v)
-    value_saved = 0 if split else heads * v if apart else heads * (nope + v)
-    yield flash_attention(
-        lane, workload, shape, workload.causal_pairs, value_saved=value_saved, key_saved=0 if split else None
+    value_saved = 0 if gathers else shape.value if apart else expanded
+    return flash_attention(
+        lane, workload, shape, workload.causal_pairs, value_saved=value_saved, key_saved=0 if gathers else None
     )
+
+
+def _shape(component: LatentAttention) -> AttentionShape:
+    qk_dim = component.nope_dim + component.rope_dim
+    return AttentionShape(component.heads, component.heads, qk_dim, component.v_dim)
 
 
 def _join_keys(component: LatentAttention, lane: Lane) -> Operator:
@@ -117,7 +147,8 @@ def _sparse_core(component: LatentAttention, hidden: int, workload: Workload) ->
 
 
 def _output(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
-    lane, width, source = token_lane(workload), component.heads * component.v_dim, ATTENTION_OUTPUT
+    lane, width = token_lane(workload), component.heads * component.v_dim
+    source = EXCHANGED_OUTPUT if exchanges_heads(workload) else ATTENTION_OUTPUT
     if component.output_gate:
         weight = ("self_attn.g_proj.weight",)
         yield from enter(workload, hidden, weight)

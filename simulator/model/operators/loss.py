@@ -88,8 +88,8 @@ def _plain(architecture: Architecture, workload: Workload) -> tuple[Operator, ..
     """Frameworks upcast the logits and keep fp32 log-probabilities, then need two more such tensors for the gradient.
 
     The cast is an operator of its own: the gradient in bf16 is made when one of those three is left (trace of PyTorch
-    2.11's allocator). A fused loss overwrites the logits by their gradient in the forward pass, so they count once, as
-    what it keeps.
+    2.11's allocator). A fused loss overwrites the logits by their gradient in the forward pass and scales that in place
+    backward, by the gradient of each token's loss (Transformer Engine's `parallel_cross_entropy`).
     """
     lane, vocabulary = token_lane(workload), _held_vocabulary(architecture, workload)
     head = linear(
@@ -98,8 +98,14 @@ def _plain(architecture: Architecture, workload: Workload) -> tuple[Operator, ..
     elements, logits = float(lane.count * vocabulary), lane.tensor_bytes(vocabulary)
     if lane.execution == "fused":
         kernel = pointwise(3 * logits, _SOFTMAX_FLOPS * elements, kind="loss")
-        loss = Operator("cross_entropy", (kernel,), saved=(Saved("logit_gradient", logits),))
-        return replace(head, output_bytes=0.0), loss
+        loss = Operator(
+            "cross_entropy",
+            forward=(kernel,),
+            backward=(pointwise(2 * logits, elements),),
+            saved=(Saved("logit_gradient", logits),),
+            gradient_in_place=True,
+        )
+        return head, loss
     wide = FP32_BYTES * elements
     widen = Operator(
         "logits_to_fp32",
