@@ -44,7 +44,7 @@ def test_h200_by_the_sheet():
     assert h200.peak_flops_per_s("fp8") == 1979e12
     assert h200.hbm_bandwidth_bytes_per_s == 4.8e12
     assert h200.hbm_capacity_bytes == 143771 * 2**20
-    assert h200.launch_s(from_python=False) == pytest.approx(9.85e-6)
+    assert h200.launch_s("compiled") == pytest.approx(9.85e-6)
 
 
 def test_links_count_one_direction():

@@ -27,12 +27,12 @@ def test_the_scores_are_passed_over_six_and_a_half_times_forward_and_nine_and_a_
     forward, backward = core().forward, core().backward
     products = (2 * SCORES + 2 * TENSOR) * 2
     assert sum(k.bytes for k in forward) == products + 2 * (2 + 2.5) * SCORES + 2 * TENSOR
-    assert sum(k.bytes for k in backward) == 2 * products + 2 * (2.5 + 3) * SCORES + 6 * TENSOR
+    assert sum(k.bytes for k in backward) == 2 * products + 2 * (2.5 + 3) * SCORES + 10 * TENSOR
 
 
 def test_one_kernel_a_product_and_a_step_between():
     assert [k.kind for k in core().forward] == ["gemm", "softmax", "elementwise", "gemm", "transpose"]
-    kinds = ["gemm", "gemm", "elementwise", "softmax", "gemm", "gemm", "cat"]
+    kinds = ["gemm", "gemm", "elementwise", "softmax", "gemm", "gemm", "elementwise", "elementwise", "cat"]
     assert [k.kind for k in core().backward] == kinds
 
 
@@ -75,6 +75,15 @@ def test_the_softmax_kernel_takes_groups_of_four_heads(heads, length, fused):
     assert has_fused_softmax(heads, length) is fused
 
 
+def test_the_bias_of_the_projections_is_added_by_a_kernel_of_its_own():
+    component = GroupedAttention(4, 4, 8, qkv_bias=True)
+    projection, *_ = component_operators(component, 32, WORKLOAD)
+    assert [k.kind for k in projection.forward] == ["gemm", "broadcast"]
+    assert projection.forward[1].bytes == 2 * 3 * TENSOR
+    flash, *_ = component_operators(component, 32, replace(WORKLOAD, attention="flash"))
+    assert [k.kind for k in flash.forward] == ["gemm"]
+
+
 def test_two_heads_of_one_sequence_run_the_softmax_in_fp32_step_by_step():
     workload = Workload((256,), attention="unfused")
     operator = core(workload, AttentionShape(2, 2, 8, 8))
@@ -82,7 +91,7 @@ def test_two_heads_of_one_sequence_run_the_softmax_in_fp32_step_by_step():
     steps = operator.forward[1:-2]
     assert [k.kind for k in steps] == ["cast_up", "elementwise", "masked_fill", "softmax", "cast_down"]
     assert [k.bytes for k in steps] == [6 * scores, 8 * scores, 9 * scores, 8 * scores, 6 * scores]
-    assert len(operator.backward) == 10
+    assert len(operator.backward) == 12
     assert {t.name: t.bytes for t in operator.saved}["attention_softmax"] == 4 * scores
 
 

@@ -28,6 +28,10 @@ def test_parameters_come_to_the_published_total(tmp_path, fields, published):
     assert census(read(tmp_path, fields)).total_parameters == pytest.approx(published, rel=0.007)
 
 
+def test_gpt2_is_exact_but_for_its_1024_learnt_positions(tmp_path):
+    assert census(read(tmp_path, GPT2)).total_parameters == 124_439_808 - 1024 * 768
+
+
 def test_a_layer_of_gpt2_has_two_matrices_four_wide_and_biases(tmp_path):
     layer = read(tmp_path, GPT2).layers[0]
     assert (layer.feed_forward.intermediate, layer.feed_forward.gated, layer.feed_forward.bias) == (3072, False, True)

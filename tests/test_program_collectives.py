@@ -56,7 +56,7 @@ def test_a_ring_sends_keys_and_values_beside_each_step_but_the_last(small: Small
 
 
 def test_hops_of_a_ring_run_beside_its_steps(small: Small) -> None:
-    long = ("training.context_parallel=ring", "training.sequence_length=8192")
+    long = ("training.context_parallel=ring", "training.sequence_length=32768")
     read = small("dense", "parallel={cp: 4, dp_shard: 4}", *long)
     job = assemble_job(*read)
     tasks = TrainingStep(job).programs(1)[0].tasks
@@ -104,6 +104,14 @@ def test_matrices_are_split_and_norms_are_copied(small: Small, tp: int) -> None:
     assert layout.layers[0].groups[0].elements == MATRICES / tp + 2 * HIDDEN
     assert layout.root.groups[0].elements == 2 * 2048 * HIDDEN / tp + HIDDEN
     assert layout.copied_elements == (4 * 2 * HIDDEN if tp > 1 else 0)
+
+
+def test_without_sequence_parallelism_every_rank_has_the_whole_gradient_of_a_copy(small: Small) -> None:
+    read = small("dense", *TP, "training.sequence_parallel=false")
+    assert lay_out(assemble_job(*read), 0).copied_elements == 0
+    program = lower(read)
+    for phase in ("forward", "backward"):
+        assert operations(moves(program, "tp", phase)) == {"all_reduce": 2}
 
 
 def test_gradients_of_copies_are_summed_once_a_step(small: Small) -> None:

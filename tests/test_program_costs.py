@@ -19,7 +19,7 @@ GEMM = Kernel("gemm", 2.0 * 4096**3, 3 * 2.0 * 4096**2, shape=(4096, 4096, 4096)
 
 
 def costs() -> Costs:
-    return Costs(H200, from_python=True)
+    return Costs(H200, "eager")
 
 
 def seconds(kernel: Kernel, **direction: bool) -> float:
@@ -70,13 +70,14 @@ def test_of_two_prices_the_longer_tells_the_grade() -> None:
 
 
 def test_the_host_pays_less_for_a_launch_from_compiled_code() -> None:
-    assert Costs(H200, from_python=True).launch_ns == 31_000
-    assert Costs(H200, from_python=False).launch_ns == 9_850
+    assert Costs(H200, "eager").launch_ns == 31_000
+    assert Costs(H200, "fused").launch_ns == 48_000
+    assert Costs(H200, "compiled").launch_ns == 9_850
 
 
 def test_arithmetic_in_a_format_that_a_part_lacks_runs_in_bf16_on_wider_operands() -> None:
     eight = replace(GEMM, dtype="fp8", bytes=3.0 * 4096**2)
-    assert Costs(A100, from_python=False).price(eight) == Costs(A100, from_python=False).price(GEMM)
+    assert Costs(A100, "compiled").price(eight) == Costs(A100, "compiled").price(GEMM)
     assert costs().price(eight).duration_ns < costs().price(GEMM).duration_ns
 
 

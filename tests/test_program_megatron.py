@@ -9,6 +9,8 @@ from small_jobs import Small, lower
 from simulator.engine.task import Task
 from simulator.forecast.assembly import assemble_job
 from simulator.model.operator import Kernel, Operator
+from simulator.model.operators.gemm import linear
+from simulator.model.operators.lane import Lane
 from simulator.program.costs import Costs
 from simulator.program.megatron import hooked_weights, unread_gradients, with_hooks
 from simulator.program.stage import StageProgram
@@ -93,6 +95,13 @@ def test_a_hook_reads_the_gradient_and_reads_and_writes_the_buffer() -> None:
     assert with_hooks(norm, {"norm.weight": 0}, 4) == norm
 
 
+def test_biases_of_one_product_are_one_tensor() -> None:
+    weights = ("q_proj.weight", "k_proj.weight")
+    joined = linear(Lane(2, "fused", 2), "qkv", "hidden", 8, 24, weights, bias=True)
+    (added,) = with_hooks(joined, {"q_proj.bias": 16, "k_proj.bias": 8}, 2).backward_weight[2:]
+    assert added.bytes == (2 + 2 * 2) * 24
+
+
 def test_a_matmul_adds_its_weights_gradient_but_not_its_biases() -> None:
     product = Kernel("gemm", 1.0, 1.0, (8, 4, 100))
     linear = Operator("up", (), (), (product,), weights=("up.weight", "up.bias"))
@@ -114,7 +123,7 @@ PASSES = {
 @pytest.mark.parametrize("name", PASSES)
 def test_a_step_passes_over_the_buffer_and_over_the_owned_share(small: Small, name: str) -> None:
     read = small("dense", "training.zero=1")
-    costs = Costs(assemble_job(*read).cluster.accelerator, from_python=True)
+    costs = Costs(assemble_job(*read).cluster.accelerator, "fused")
     kind, traffic = PASSES[name]
     expected = costs.price(Kernel(kind, 0.0, float(traffic), dtype="fp32")).duration_ns
     assert named(lower(read), name).duration_ns == expected

@@ -54,6 +54,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         execution=training.execution,
         attention=training.attention,
         dropout=training.dropout,
+        sequence_parallel=training.sequence_parallel,
         tp=split.tp,
         cp=split.cp,
         context=training.context_parallel,

@@ -112,6 +112,9 @@ class Training(Section):
             "exchanged for sequence (Ulysses); ring: keys and values passed on beside the attention to those there."
         ),
     )
+    sequence_parallel: bool = Field(
+        True, description="With tp: norms and residuals on a share of the tokens; False: on all, with all-reduces."
+    )
     dropout: bool = Field(False, description="Dropout in attention and on what every sub-layer adds to the residual.")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,8 @@ class AcceleratorSheet(Record):
     """Host time of launching one kernel."""
     framework_launch: Figure[Seconds]
     """Host time per kernel launched from a framework's Python: modules, dispatch and autograd included."""
+    fused_launch: Figure[Seconds]
+    """The same in a hand-fused stack: fewer kernels, each behind an autograd function of its own in Python."""
     kernel_gap: Figure[Seconds]
     """Device time between two kernels of a stream that are queued one behind the other."""
     sm_count: Figure[float] | None = None
@@ -66,9 +68,12 @@ class Accelerator:
         """Peak rate of device memory."""
         return self.sheet.hbm_bandwidth.value
 
-    def launch_s(self, *, from_python: bool) -> float:
-        """Host time per kernel, launched from a framework's Python or by compiled code."""
-        return (self.sheet.framework_launch if from_python else self.sheet.kernel_launch).value
+    def launch_s(self, execution: Literal["eager", "compiled", "fused"]) -> float:
+        """Host time per kernel: launched by a framework, by compiled code or by a hand-fused stack."""
+        sheet = self.sheet
+        return {"eager": sheet.framework_launch, "compiled": sheet.kernel_launch, "fused": sheet.fused_launch}[
+            execution
+        ].value
 
     @property
     def kernel_gap_s(self) -> float:

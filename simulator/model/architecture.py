@@ -238,6 +238,8 @@ class Architecture:
     vocabulary: int
     layers: tuple[Layer, ...]
     tied_embeddings: bool = False
+    norm_bias: bool = False
+    """Whether the norms around the parts are LayerNorms, with a bias; False: RMSNorms."""
     attn_res_block: int = 0
     """Layers per block of residuals (AttnRes); 0: none."""
     vision: VisionTower | None = None

@@ -64,7 +64,7 @@ class DataParallel:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._weights = LayerWeights(job)
-        costs = Costs(job.cluster.accelerator, from_python=False)
+        costs = Costs(job.cluster.accelerator, job.workload.execution)
         self._copy_s, self._cat_s = (_per_byte(costs, kind) for kind in ("split_copy", "chunk_cat"))
         self._update_s = min(_per_byte(costs, "optimizer", dtype) for dtype in ("fp32", "bf16"))
 

@@ -76,7 +76,7 @@ class LayerPrices:
     def __init__(self, job: Job, experts: ExpertRows | None) -> None:
         self._job = job
         self._experts = experts
-        self._costs = Costs(job.cluster.accelerator, from_python=False)
+        self._costs = Costs(job.cluster.accelerator, job.workload.execution)
         self._sizes = [level.size for level in job.cluster.levels]
         self._places = places(job.architecture)
         self._place = {layer.index: number for number, place in enumerate(self._places) for layer in place.layers}

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.curve import number_format
 from simulator.hardware.kernel_time import kernel_time
-from simulator.model.operator import Kernel, Operator
+from simulator.model.operator import Execution, Kernel, Operator
 from simulator.parallel.sharding import Adapter
 
 Rows = npt.NDArray[np.int64]
@@ -43,9 +43,9 @@ class Priced:
 class Costs:
     """Prices operators; remembers what it has priced, since most layers are alike."""
 
-    def __init__(self, accelerator: Accelerator, *, from_python: bool) -> None:
+    def __init__(self, accelerator: Accelerator, execution: Execution) -> None:
         self._accelerator = accelerator
-        self._from_python = from_python
+        self._execution: Execution = execution
         self._known: dict[tuple[Kernel, Direction], tuple[float, str]] = {}
 
     def forward(self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None) -> Priced:
@@ -74,8 +74,8 @@ class Costs:
 
     @property
     def launch_ns(self) -> int:
-        """Host time of one launch: the code of hand-fused stacks is called from Python too, compiled code is not."""
-        return round(self._accelerator.launch_s(from_python=self._from_python) * 1e9)
+        """Host time of one launch."""
+        return round(self._accelerator.launch_s(self._execution) * 1e9)
 
     def _price(
         self, kernels: tuple[Kernel, ...], operator: Operator, rows: Rows | None, direction: Direction

@@ -116,8 +116,11 @@ def _end_parameters(job: Job, model: Architecture, stage: int) -> list[Parameter
 
 
 def _copied(job: Job, stage: int, held: dict[str, tuple[Parameter, ...]]) -> int:
-    """Trained elements of tensors that are as large on a tp rank as in the whole model."""
-    if job.mesh.tp == 1:
+    """Trained elements of tensors that are as large on a tp rank as in the whole model.
+
+    Without sequence parallelism every tp rank has their whole gradient.
+    """
+    if job.mesh.tp == 1 or not job.workload.sequence_parallel:
         return 0
     whole = {
         (name, p.name): p.shape

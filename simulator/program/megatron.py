@@ -35,9 +35,12 @@ def hooked_weights(operator: Operator) -> tuple[str, ...]:
 def with_hooks(operator: Operator, elements: Mapping[str, int], reduce_bytes: int) -> Operator:
     """*operator* with a kernel behind its gradients for each weight that is hooked.
 
-    *elements*: those of each weight on the rank. The kernel reads the gradient, reads the buffer and writes it.
+    *elements*: those of each weight on the rank. The kernel reads the gradient, reads the buffer and writes it. Biases
+    of products that run as one are one tensor.
     """
     sizes = [elements.get(name, 0) for name in hooked_weights(operator)]
+    if _has_matmul(operator):
+        sizes = [sum(sizes)]
     adds = tuple(Kernel("elementwise", n, float(n * (COMPUTE_BYTES + 2 * reduce_bytes))) for n in sizes if n)
     return replace(operator, backward_weight=operator.backward_weight + adds)
 

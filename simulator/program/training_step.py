@@ -33,7 +33,7 @@ class TrainingStep:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._costs = Costs(job.cluster.accelerator, from_python=job.workload.execution != "compiled")
+        self._costs = Costs(job.cluster.accelerator, job.workload.execution)
         self.stages = job.mesh.pp
         self._stages = [_Stage(job, self._costs, number) for number in range(job.mesh.pp)]
 

@@ -7,6 +7,7 @@ keys and values around; windows, chunks and sinks are not known of the last (Tra
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from simulator.model.architecture import GroupedAttention
 from simulator.model.operator import Context, Operator, Workload
@@ -21,7 +22,7 @@ from simulator.model.operators.communication import enter, gather_context, leave
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import linear
 from simulator.model.operators.head_exchange import EXCHANGED_OUTPUT, between_exchanges, exchange, exchanges_heads
-from simulator.model.operators.lane import MIXER_INPUT, gathered_lane, token_lane
+from simulator.model.operators.lane import MIXER_INPUT, gathered_lane, pointwise, token_lane
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.ring_attention import rides_ring, ring_attention
 from simulator.model.operators.rotary import rotary
@@ -90,13 +91,19 @@ def _projections(component: GroupedAttention, hidden: int, workload: Workload) -
     widths = {"q": 2 * q_width if component.output_gate else q_width, "k": kv_width, "v": kv_width}
     if lane.execution == "fused":
         weights = tuple(f"self_attn.{name}_proj.weight" for name in widths)
-        yield linear(lane, "qkv_proj", MIXER_INPUT, hidden, sum(widths.values()), weights, bias=component.qkv_bias)
+        joined = linear(lane, "qkv_proj", MIXER_INPUT, hidden, sum(widths.values()), weights, bias=component.qkv_bias)
+        yield _with_bias_apart(joined) if workload.attention == "unfused" and component.qkv_bias else joined
         return
     for name, width in widths.items():
         weights, shares = (f"self_attn.{name}_proj.weight",), name != "q"
         yield linear(
             lane, f"{name}_proj", MIXER_INPUT, hidden, width, weights, bias=component.qkv_bias, shares_input=shares
         )
+
+
+def _with_bias_apart(product: Operator) -> Operator:
+    """A *product* whose bias a kernel of its own adds, as Megatron-LM's own linear layers do."""
+    return replace(product, forward=(*product.forward, pointwise(2 * product.output_bytes, kind="broadcast")))
 
 
 def has_unfused_core(component: GroupedAttention) -> bool:

@@ -15,7 +15,7 @@ from simulator.model.operators import loss, vision
 from simulator.model.operators.embedding import embedding
 from simulator.model.operators.hyper_connections import read_streams, write_streams
 from simulator.model.operators.lane import Lane, own_lane
-from simulator.model.operators.norm import NormShape, rms_norm
+from simulator.model.operators.norm import NormShape, either_norm
 from simulator.model.operators.residual import residual_add
 from simulator.model.operators.residual_mix import residual_mix
 from simulator.model.split import share
@@ -34,7 +34,7 @@ def layer_operators(architecture: Architecture, layer: Layer, workload: Workload
     for part, component in (("mixer", layer.mixer), ("feed_forward", layer.feed_forward)):
         if component is not None:
             inner = component_operators(component, hidden, workload)
-            found += _sub_layer(layer, lane, part, hidden, inner, dropout=workload.dropout)
+            found += _sub_layer(architecture, layer, lane, part, inner, dropout=workload.dropout)
     return keep_once(found)
 
 
@@ -54,9 +54,9 @@ def vision_operators(architecture: Architecture, workload: Workload) -> tuple[Op
 
 
 def _sub_layer(
-    layer: Layer, lane: Lane, part: str, hidden: int, inner: tuple[Operator, ...], *, dropout: bool
+    architecture: Architecture, layer: Layer, lane: Lane, part: str, inner: tuple[Operator, ...], *, dropout: bool
 ) -> Iterator[Operator]:
-    source = f"{part}_residual"
+    hidden, source = architecture.hidden, f"{part}_residual"
     if layer.residual_blocks:
         yield _residual_mix(layer, lane, part, hidden)
         source = f"{part}_mixed"
@@ -66,16 +66,16 @@ def _sub_layer(
         yield read_streams(lane, f"{part}_streams", source, hidden, layer.hyper_connections, weights)
         source = f"{part}_read"
     norm = "input_layernorm" if part == "mixer" else "post_attention_layernorm"
-    yield rms_norm(lane, norm, source, NormShape(hidden), f"{norm}.weight")
+    yield either_norm(lane, norm, source, NormShape(hidden), f"{norm}.weight", bias=architecture.norm_bias)
     yield from inner
-    yield from _extra_norms(layer, lane, part, hidden)
+    yield from _extra_norms(architecture, layer, lane, part)
     if layer.hyper_connections > 1:
         yield write_streams(lane, f"{part}_write", f"{part}_output", hidden, layer.hyper_connections)
     else:
         yield residual_add(lane, f"{part}_add", hidden, dropout=dropout)
 
 
-def _extra_norms(layer: Layer, lane: Lane, part: str, hidden: int) -> Iterator[Operator]:
+def _extra_norms(architecture: Architecture, layer: Layer, lane: Lane, part: str) -> Iterator[Operator]:
     """Norms behind the sub-layers: the first behind the mixer, the others behind the feed-forward part."""
     numbers = range(layer.extra_norms)
     behind = numbers[:1] if part == "mixer" else numbers[1:]
@@ -83,7 +83,8 @@ def _extra_norms(layer: Layer, lane: Lane, part: str, hidden: int) -> Iterator[O
         behind = numbers
     for number in behind:
         name = f"extra_layernorm.{number}"
-        yield rms_norm(lane, name, f"{part}_output.{number}", NormShape(hidden), f"{name}.weight")
+        source, shape = f"{part}_output.{number}", NormShape(architecture.hidden)
+        yield either_norm(lane, name, source, shape, f"{name}.weight", bias=architecture.norm_bias)
 
 
 def _residual_mix(layer: Layer, lane: Lane, part: str, hidden: int) -> Operator:

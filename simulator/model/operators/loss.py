@@ -20,7 +20,7 @@ from simulator.model.operators import embedding
 from simulator.model.operators.communication import enter, reduce_rows
 from simulator.model.operators.gemm import linear, product
 from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, gathered_lane, own_lane, pointwise, token_lane
-from simulator.model.operators.norm import NormShape, rms_norm
+from simulator.model.operators.norm import NormShape, either_norm
 from simulator.model.operators.residual_mix import residual_mix
 
 Variant = Literal["plain", "compiled", "chunked", "cut"]
@@ -58,7 +58,8 @@ def _before_head(architecture: Architecture, lane: Lane) -> Iterator[Operator]:
         yield residual_mix(lane, "output_residual_mix", hidden, candidates, weights)
     if streams > 1:
         yield _join_streams(lane, hidden, streams)
-    yield rms_norm(lane, "final_norm", "final_residual", NormShape(hidden), "model.norm.weight")
+    shape, weight = NormShape(hidden), "model.norm.weight"
+    yield either_norm(lane, "final_norm", "final_residual", shape, weight, bias=architecture.norm_bias)
 
 
 def _join_streams(lane: Lane, hidden: int, streams: int) -> Operator:

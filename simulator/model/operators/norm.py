@@ -34,6 +34,11 @@ def rms_norm(lane: Lane, name: str, source: str, shape: NormShape, weight: str) 
     return _eager_rms_norm(lane, name, shape, weight) if lane.eager else _fused_norm(lane, name, source, shape, weight)
 
 
+def either_norm(lane: Lane, name: str, source: str, shape: NormShape, weight: str, *, bias: bool) -> Operator:
+    """LayerNorm where norms have a *bias*, RMSNorm elsewhere."""
+    return (layer_norm if bias else rms_norm)(lane, name, source, shape, weight)
+
+
 def layer_norm(lane: Lane, name: str, source: str, shape: NormShape, weight: str) -> Operator:
     """LayerNorm with a shift; one kernel in every mode, since PyTorch has one."""
     shift = weight.removesuffix("weight") + "bias"

@@ -71,7 +71,8 @@ def _forward(lane: Lane, workload: Workload, shape: AttentionShape, scores: int,
 def _backward(lane: Lane, workload: Workload, shape: AttentionShape, scores: int, *, fused: bool) -> tuple[Kernel, ...]:
     """Gradients of probabilities and values, of the dropout, of the softmax, of queries and keys; then of the groups.
 
-    The three gradients are copied into that of the projection that the three are parts of.
+    Forward, the product scales the scores; backward, a kernel apiece scales the gradients of queries and keys. The
+    three gradients are copied into that of the projection that the three are parts of.
     """
     b = lane.element_bytes
     softmax = (
@@ -91,6 +92,7 @@ def _backward(lane: Lane, workload: Workload, shape: AttentionShape, scores: int
         *(chain(scores, Step("elementwise", 2 * b + MASK_BYTES)) if workload.dropout else ()),
         *softmax,
         *(_product(lane, workload, shape, shape.qk_dim) for _ in range(2)),
+        *(pointwise(2 * lane.tensor_bytes(shape.query)) for _ in range(2)),
         *_repeat(lane, shape, "reduction"),
         pointwise(2 * lane.tensor_bytes(shape.query + shape.key + shape.value), kind="cat"),
     )

@@ -102,19 +102,20 @@ def _layer_blocks(architecture: Architecture, layer: Layer) -> Iterator[Paramete
         if component is not None:
             held = component_parameters(component, architecture.hidden)
             yield ParameterBlock(name, component.kind.replace("_", " "), held, layer.index)
-    yield ParameterBlock(name, "norms", tuple(_norms(layer, architecture.hidden)), layer.index)
+    yield ParameterBlock(name, "norms", tuple(_norms(architecture, layer)), layer.index)
     mixing = tuple(_residual_mix(architecture, layer))
     if mixing:
         yield ParameterBlock(name, "residual mix", mixing, layer.index)
 
 
-def _norms(layer: Layer, hidden: int) -> Iterator[Parameter]:
+def _norms(architecture: Architecture, layer: Layer) -> Iterator[Parameter]:
+    hidden, bias = architecture.hidden, architecture.norm_bias
     if layer.mixer is not None:
-        yield from norm("input_layernorm", hidden)
+        yield from norm("input_layernorm", hidden, bias=bias)
     if layer.feed_forward is not None:
-        yield from norm("post_attention_layernorm", hidden)
+        yield from norm("post_attention_layernorm", hidden, bias=bias)
     for number in range(layer.extra_norms):
-        yield from norm(f"extra_layernorm.{number}", hidden)
+        yield from norm(f"extra_layernorm.{number}", hidden, bias=bias)
 
 
 def _residual_mix(architecture: Architecture, layer: Layer) -> Iterator[Parameter]:
@@ -134,7 +135,7 @@ def _residual_mix(architecture: Architecture, layer: Layer) -> Iterator[Paramete
 
 def _head_blocks(architecture: Architecture) -> Iterator[ParameterBlock]:
     hidden = architecture.hidden
-    yield ParameterBlock("", "norms", norm("model.norm", hidden))
+    yield ParameterBlock("", "norms", norm("model.norm", hidden, bias=architecture.norm_bias))
     if not architecture.tied_embeddings:
         yield ParameterBlock("", "head", linear("lm_head", architecture.vocabulary, hidden, "head"))
     mixing = tuple(_output_mix(architecture))

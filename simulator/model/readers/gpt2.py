@@ -1,6 +1,6 @@
 """GPT-2: multi-head attention and two matrices with a gelu between them, biases throughout, positions learnt.
 
-The learnt positions and the shifts of norms are left out: 0.1 % of the weights, and no time.
+The learnt positions are left out: at most 1 % of the weights, and no time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MODEL_TYPES = ("gpt2",)
 
 def read(fields: Fields) -> Architecture:
     """Every layer is alike; n_inner is 4 n_embd where it is absent, and the embedding is the head's matrix too."""
-    fields.approximate("Learnt positions and the shifts of norms are left out of the weights.")
+    fields.approximate("Learnt positions are left out of the weights.")
     fields.ignore("activation_function", "n_ctx")
     hidden, heads = fields.size("n_embd"), fields.size("n_head")
     if fields.sound and hidden % heads:
@@ -28,6 +28,7 @@ def read(fields: Fields) -> Architecture:
         vocabulary=fields.size("vocab_size"),
         layers=tuple(Layer(index, mixer, inner) for index in range(count)),
         tied_embeddings=fields.flag("tie_word_embeddings", True),
+        norm_bias=True,
         max_positions=fields.count("n_positions", 0),
         dtype=common.dtype(fields),
     )
