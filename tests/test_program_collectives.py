@@ -56,7 +56,7 @@ def test_a_ring_sends_keys_and_values_beside_each_step_but_the_last(small: Small
 
 
 def test_hops_of_a_ring_run_beside_its_steps(small: Small) -> None:
-    long = ("training.context_parallel=ring", "training.sequence_length=32768")
+    long = ("training.context_parallel=ring", "training.sequence_length=8192", "training.execution=compiled")
     read = small("dense", "parallel={cp: 4, dp_shard: 4}", *long)
     job = assemble_job(*read)
     tasks = TrainingStep(job).programs(1)[0].tasks
