@@ -6,6 +6,7 @@ they would be at best.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,11 @@ _SLOWEST_SHOWN = 3.0
 """Times the winner's step: what is slower says nothing more."""
 
 
+_TOLD = 6
+"""Splits that are told of beside the chart."""
+_KEY_LEFT, _KEY_TOP, _KEY_STEP, _KEY_COLUMNS = 0.72, 0.83, 0.125, 34
+
+
 def plan_chart(plan: Mapping[str, Any]) -> Figure:
     """Draw *plan*, the object of `plan --json`, which has a winner."""
     from matplotlib.figure import Figure
@@ -45,15 +51,15 @@ def plan_chart(plan: Mapping[str, Any]) -> Figure:
     titles(figure, plan_headline(plan), "")
     words = f"{plan['scenario']}. {counted_line(plan)}"
     figure.text(0.015, 0.915, words, fontsize=11, color=FAINT, va="center")
-    axes = figure.add_axes((0.065, 0.09, 0.915, 0.74))
+    axes = figure.add_axes((0.065, 0.09, 0.63, 0.74))
     points = [_point(split) for split in plan["splits"] if split["verdict"] in COLOURS]
     limit_s = _SLOWEST_SHOWN * plan["winner"]["step_time_s"]
     _draw(axes, [point for point in points if point[0] <= limit_s])
-    _mark(axes, plan)
+    _mark(figure, axes, plan)
     axes.set_xlabel("time of a step, s", color=INK)
     axes.set_ylabel("peak of device memory, GB", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=6, frameon=False, fontsize=9.5, handletextpad=0.3)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, frameon=False, fontsize=9.5, handletextpad=0.3)
     return figure
 
 
@@ -83,14 +89,21 @@ def _draw(axes: Axes, points: list[tuple[float, float, str, bool]]) -> None:
     )  # fmt: skip
 
 
-def _mark(axes: Axes, plan: Mapping[str, Any]) -> None:
-    """Say what the winner and the next few simulated splits are."""
-    told = [split for split in plan["splits"] if split["step_time_s"] is not None][:4]
-    for number, split in enumerate(told):
-        loss = loss_label(split["loses_by"])
+def _mark(figure: Figure, axes: Axes, plan: Mapping[str, Any]) -> None:
+    """Number the winner and the next few simulated splits, and say beside the chart what they are."""
+    told = [split for split in plan["splits"] if split["step_time_s"] is not None][:_TOLD]
+    for number, split in enumerate(told, 1):
         axes.annotate(
-            split_label(split) + (f"\n{loss}" if loss else ""),
-            (split["step_time_s"], split["peak_bytes"] / _GB), xytext=(10, 8 if number % 2 else -16),
-            textcoords="offset points",
-            fontsize=8.5, color=INK if split["verdict"] == "winner" else FAINT,
+            str(number), (split["step_time_s"], split["peak_bytes"] / _GB), xytext=(0, 9), textcoords="offset points",
+            ha="center", fontsize=10, fontweight="bold", color=INK, zorder=5,
         )  # fmt: skip
+        top = _KEY_TOP - (number - 1) * _KEY_STEP
+        figure.text(_KEY_LEFT, top, f"{number}", fontsize=12, fontweight="bold", color=INK, va="top")
+        figure.text(_KEY_LEFT + 0.018, top, _told(split), fontsize=10, color=INK, va="top", linespacing=1.35)
+
+
+def _told(split: Mapping[str, Any]) -> str:
+    loss = loss_label(split["loses_by"])
+    figures = f"{split['step_time_s']:.3g} s, {split['peak_bytes'] / _GB:.0f} GB"
+    label = textwrap.fill(split_label(split), _KEY_COLUMNS)
+    return "\n".join([label, figures, *([loss] if loss else [])])
