@@ -7,6 +7,7 @@ from simulator.engine.task import Allocation
 from simulator.forecast.assembly import assemble_job
 from simulator.forecast.forecast import forecast
 from simulator.forecast.memory import MemoryForecast, remember
+from simulator.forecast.peaks import RankPeak
 
 
 @pytest.mark.parametrize(
@@ -17,25 +18,28 @@ def test_what_is_reserved_beside_the_context_lies_between_fits_and_tight(
     peak: float, reserved: float, verdict: str
 ) -> None:
     ledgers = account([], [Allocation("p", "parameters", np.array([1.0, peak]))], 2)
-    memory = MemoryForecast(ledgers, {"hbm": 100.0}, reserved_bytes=reserved, outside_bytes=2.0)
+    memory = MemoryForecast(ledgers, {"hbm": 100.0}, reserved_bytes=reserved, outside_bytes=2.0, stage=0, peaks=())
     assert (memory.hottest, memory.verdict) == (1, verdict)
 
 
 def test_a_tier_that_holds_nothing_is_told_with_its_capacity() -> None:
     ledgers = account([], [Allocation("p", "parameters", 8.0), Allocation("c", "context", 1.0)], 1)
-    memory = MemoryForecast(ledgers, {"hbm": 10.0, "ddr": 20.0}, reserved_bytes=8.5, outside_bytes=1.0)
+    peak = RankPeak(0, 1, 0, 9.0, 6.0, "resident", None, None, "", "parameters")
+    memory = MemoryForecast(ledgers, {"hbm": 10.0, "ddr": 20.0}, 8.5, outside_bytes=1.0, stage=0, peaks=(peak,))
     found = memory.summary()
     assert found["ddr"] == {"peak_bytes": 0.0, "capacity_bytes": 20.0, "breakdown": {}}
     assert found["hbm"]["breakdown"] == {"parameters": 8.0, "context": 1.0}
     assert (found["hbm"]["allocated_bytes"], found["hbm"]["reserved_bytes"]) == (8.0, 8.5)
+    assert found["hbm"]["first_step_peak_bytes"] == 6.0
+    assert found["hbm"]["peaks"] == [peak.row()]
 
 
 def test_a_program_that_keeps_something_raises(small: Small) -> None:
     read = small("dense")
-    program = lower(read)
+    program, job = lower(read), assemble_job(*read)
     program.tasks[-1].allocates = (Allocation("leak", "workspace", 4096.0),)
     with pytest.raises(RuntimeError, match="4096 bytes of hbm are never released"):
-        remember([program], assemble_job(*read).cluster, 1)
+        remember([program], job.cluster, job.folding)
 
 
 @pytest.mark.parametrize("overrides", [(), ("parallel.ep=8", "routing.synthetic.sigma=1")])

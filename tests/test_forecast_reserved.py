@@ -21,7 +21,7 @@ from simulator.forecast.validation import validate
 def test_more_is_reserved_than_is_allocated_at_the_peak(small: Small, kind: str, overrides: tuple[str, ...]) -> None:
     read = small(kind, *overrides)
     program, behaviours = lower(read), assemble_job(*read).folding.behaviours
-    ledger = account(program.tasks, program.resident, behaviours)["hbm"]
+    ledger = account(program.tasks, [*program.resident, *program.born], behaviours)["hbm"]
     for behaviour in (0, behaviours - 1):
         found = reserve(program, behaviour)
         assert found == reserve(program, behaviour)

@@ -1,9 +1,7 @@
 import pytest
 
 from simulator.model.parameter import Parameter
-from simulator.parallel.sharding import Adapter, ShardGroup, TrainedState, shard_group
-
-STATE = TrainedState(parameter=4, gradient=4, optimizer=8)
+from simulator.parallel.sharding import Adapter, Matrix, ShardGroup, shard_group
 
 
 def matrix(*shape: int) -> Parameter:
@@ -86,11 +84,10 @@ def test_factor_a_of_rank_8_is_padded_sixteenfold_over_128_ranks() -> None:
     assert group.gathered_elements == 128 * 7168 + 12288 * 8
 
 
-def test_what_a_rank_keeps_between_steps() -> None:
-    a, b = Adapter(matrix(16, 12), rank=2).factors
-    group = shard_group("layer", "dp_shard", 4, [matrix(16, 12)], [a, b])
-    # Frozen 4 x 12 in bf16; A 1 x 12 and B 4 x 2 with an fp32 master and two moments.
-    assert group.resident_tensors(2, STATE) == {
-        "parameters": [48 * 2, 12 * 4, 8 * 4],
-        "optimizer": [12 * 4, 12 * 4, 8 * 4, 8 * 4],
-    }
+def test_hidden_matrices_are_those_of_layers_and_each_expert_s() -> None:
+    table, scale = Parameter("embed", (32, 16), "embedding"), Parameter("norm", (16,), "norm")
+    kernel = Parameter("conv.weight", (8, 1, 4), "attention")
+    group = shard_group("layer", "efsdp", 4, [], [matrix(16, 12), experts(8, 16, 4), table, scale, kernel], ep=2)
+    found = [share.matrix for share in group.trained]
+    assert found == [Matrix(16, 12), Matrix(16, 4, 4), None, None, Matrix(8, 4)]
+    assert [m.elements for m in found if m] == [192, 256, 32]

@@ -20,7 +20,8 @@ def zero1(small: Small, *overrides: str, kind: str = "dense", micro_batches: int
 
 def resident(program: StageProgram) -> dict[str, float]:
     """Bytes by kind, without the unread gradients of linear layers (tests/test_program_megatron.py)."""
-    return {a.kind: float(np.max(a.bytes)) for a in program.resident if a.key != "resident.unread gradients"}
+    kept = [a for a in (*program.resident, *program.born) if a.key != "resident.unread gradients"]
+    return {kind: sum(float(np.max(a.bytes)) for a in kept if a.kind == kind) for kind in {a.kind for a in kept}}
 
 
 def moved(tasks: Iterable[Task]) -> list[tuple[str, float]]:

@@ -14,13 +14,20 @@ CASES = Path(__file__).parent / "validation"
 MARGIN = 0.005
 STEP, THROUGHPUT = "step_time_s", "tokens_per_s_per_accelerator"
 ALLOCATED, RESERVED = "peak_allocated_bytes", "peak_reserved_bytes"
+FIRST = "first_step_peak_allocated_bytes"
 HELD = {
     ("h200", STEP): (18, 0.033, 0.089),
     ("h200", ALLOCATED): (18, 0.003, 0.049),
     ("h200", RESERVED): (18, 0.007, 0.137),
+    ("h200", FIRST): (13, 0.002, 0.023),
     ("h200-held-out", STEP): (8, 0.032, 0.051),
     ("h200-held-out", ALLOCATED): (8, 0.003, 0.005),
     ("h200-held-out", RESERVED): (8, 0.008, 0.050),
+    ("h200-held-out", FIRST): (8, 0.003, 0.006),
+    ("h200-optimizers", STEP): (7, 0.020, 0.076),
+    ("h200-optimizers", ALLOCATED): (7, 0.001, 0.003),
+    ("h200-optimizers", RESERVED): (7, 0.006, 0.077),
+    ("h200-optimizers", FIRST): (7, 0.001, 0.016),
     ("llm-foundry", THROUGHPUT): (10, 0.178, 1.199),
     ("megatron", STEP): (1, 0.600, 0.600),
     ("simumax", STEP): (22, 0.049, 0.157),

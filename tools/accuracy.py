@@ -20,10 +20,12 @@ TITLES = {
     "tokens_per_s_per_accelerator": ("tokens/s each", "{:,.0f}", 1.0),
     "peak_allocated_bytes": ("allocated, GB", "{:.2f}", 1e9),
     "peak_reserved_bytes": ("reserved, GB", "{:.2f}", 1e9),
+    "first_step_peak_allocated_bytes": ("allocated in the first step, GB", "{:.2f}", 1e9),
 }
 SOURCES = {
     "h200": "own runs on one and two H200",
     "h200-held-out": "eight more of them, see below",
+    "h200-optimizers": "seven with other optimizers",
     "simumax": "SimuMax: Megatron-LM on 8 B200",
     "vtrain": "vTrain: Megatron-DeepSpeed on up to 8 A100",
     "llm-foundry": "llm-foundry: FSDP of 2023 on 8 A100 and H100",

@@ -36,11 +36,12 @@ class TierLedger:
     left_bytes: Amounts
     """What is still held beside resident memory when the program is over; zero for a program that cleans up."""
 
-    def breakdown(self, behaviour: int) -> dict[str, float]:
-        """Bytes by kind that *behaviour* held at its peak, largest first."""
+    def breakdown(self, behaviour: int, *, resident: bool = True) -> dict[str, float]:
+        """Bytes by kind that *behaviour* held at its peak, largest first, *resident* memory included or not."""
         held: dict[str, float] = {}
-        for _, kind, change in self.entries[: int(self.peak_entry[behaviour]) + 1]:
-            held[kind] = held.get(kind, 0.0) + of_behaviour(change, behaviour)
+        for position, kind, change in self.entries[: int(self.peak_entry[behaviour]) + 1]:
+            if resident or position >= 0:
+                held[kind] = held.get(kind, 0.0) + of_behaviour(change, behaviour)
         return dict(sorted(((k, v) for k, v in held.items() if v > 0.5), key=lambda item: -item[1]))
 
     def peak_task(self, behaviour: int) -> int:

@@ -23,8 +23,8 @@ from simulator.model.split import split_problems
 from simulator.parallel.folding import Folding, apart, fold
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
-from simulator.parallel.sharding import TrainedState
 from simulator.program.job import Job
+from simulator.program.optimizer import Optimizer
 from simulator.program.trained import Trained
 from simulator.routing.outcome import Outcome
 from simulator.shipped import locate
@@ -32,6 +32,10 @@ from simulator.shipped import locate
 _COMPOSING = ("data_sampling", "micro_batch_scheduling")
 """Policies that make one micro-batch unlike the next."""
 BYTES = {"fp32": 4, "bf16": 2}
+TENSOR_BY_TENSOR = ("adamw_8bit",)
+"""Optimizers that find no tensors in a flat buffer."""
+_PLAIN_MOMENTS = ("adamw", "muon")
+"""Optimizers whose moments are in a format of choice."""
 
 
 def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Job:
@@ -48,7 +52,6 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         raise Refused(problems)
     split, training = scenario.parallel, scenario.training
     mesh = Mesh(split.dp_replicate, split.dp_shard, split.ep, split.tp, split.cp, split.pp, split.etp)
-    state = _state(training)
     workload = Workload(
         (training.sequence_length,) * training.micro_batch_sequences,
         execution=training.execution,
@@ -67,7 +70,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         folding=_folding(mesh, cluster) if folded else apart(mesh.groups(), mesh.stage_ranks),
         workload=workload,
         trained=_trained(training),
-        state=state,
+        optimizer=_optimizer(training),
         zero=training.zero,
         schedule=training.pipeline_schedule,
         frozen_bytes=BYTES["bf16"],
@@ -76,7 +79,6 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         prefetch=training.fsdp.prefetch,
         recompute=training.recompute == "full",
         loss=training.loss,
-        optimizer_bytes=2 * state.parameter + state.gradient + 2 * state.optimizer,
         routing=_routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators),
     )
 
@@ -122,11 +124,11 @@ def _folding(mesh: Mesh, cluster: Cluster) -> Folding:
     return fold(np.stack(features, axis=1), mesh.groups())
 
 
-def _state(training: Training) -> TrainedState:
-    optimizer = training.optimizer
-    stored = BYTES["fp32" if optimizer.master_weights else "bf16"]
-    moments = 2 * BYTES[optimizer.state_dtype] if optimizer.name == "adamw" else 0
-    return TrainedState(parameter=stored, gradient=stored, optimizer=moments)
+def _optimizer(training: Training) -> Optimizer:
+    asked = training.optimizer
+    stored = BYTES["fp32" if asked.master_weights else "bf16"]
+    moment = BYTES[asked.state_dtype] if asked.name in _PLAIN_MOMENTS else 0
+    return Optimizer(asked.name, stored, moment, foreach=asked.implementation == "foreach")
 
 
 def _trained(training: Training) -> Trained:
@@ -165,8 +167,21 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     longest = architecture.max_positions
     if longest and training.sequence_length > longest:
         yield f"training.sequence_length: found {training.sequence_length}, the model takes at most {longest} positions"
-    if training.optimizer.name == "sgd" and "state_dtype" in training.optimizer.model_fields_set:
-        yield "training.optimizer.state_dtype: sgd keeps no moments; leave it out"
+    yield from _optimizer_problems(training)
+
+
+def _optimizer_problems(training: Training) -> Iterator[str]:
+    optimizer, asked = training.optimizer, training.optimizer.model_fields_set
+    if optimizer.name not in _PLAIN_MOMENTS and "state_dtype" in asked:
+        kept = "keeps no moments" if optimizer.name == "sgd" else "keeps moments of one byte"
+        yield f"training.optimizer.state_dtype: {optimizer.name} {kept}; leave it out"
+    if optimizer.name != "adamw" and "implementation" in asked:
+        yield f"training.optimizer.implementation: {optimizer.name} comes in one way; leave it out"
+    if optimizer.name in TENSOR_BY_TENSOR and training.zero == 1:
+        yield (
+            f"training.optimizer.name: found {optimizer.name}, which works tensor by tensor, and zero 1 cuts its "
+            "shares out of one buffer of all tensors; allowed: zero 3"
+        )
 
 
 def _expert_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:

@@ -44,7 +44,7 @@ def memory_of(scenario: Scenario, folder: Path) -> MemoryForecast:
     job, count = assemble_job(scenario, folder), micro_batches(scenario)
     lowering = TrainingStep(job)
     programs = lowering.programs(min(count, lowering.held_at_once(count) + 1))
-    return remember(programs, job.cluster, job.folding.behaviours)
+    return remember(programs, job.cluster, job.folding)
 
 
 def _suggestions(scenario: Scenario, folder: Path, say: Progress) -> list[dict[str, Any]]:

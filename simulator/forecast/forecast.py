@@ -60,7 +60,7 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
         progress=lambda share: say("simulating", share),
     )
     say("accounting", 0.0)
-    memory = remember(step.programs, job.cluster, behaviours)
+    memory = remember(step.programs, job.cluster, job.folding)
     summary = _summary(scenario, job, step, memory)
     summary["engine"]["wall_s"] = perf_counter() - began
     return Forecast(summary, timeline(step, telling_ranks(job, step)), _curves(job, step, memory))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ import numpy as np
 from simulator.engine.ledger import TierLedger, account, of_behaviour
 from simulator.engine.simulation import Recording
 from simulator.engine.task import Allocation
+from simulator.forecast.peaks import RankPeak, first_step, rank_peaks
 from simulator.forecast.reserved import reserve
 from simulator.forecast.timeline import MemoryCurve, TellingRank
 from simulator.hardware.cluster import Cluster
+from simulator.parallel.folding import Folding
 from simulator.program.stage import StageProgram
 
 CONTEXT_BYTES = 0.82e9
@@ -44,13 +46,20 @@ class MemoryForecast:
     """What the caching allocator of the hottest behaviour takes from the device."""
     outside_bytes: float
     """Device memory that is not the allocator's: the context."""
-    stage: int = 0
+    stage: int
     """The pipeline stage it is about: the one with the highest peak."""
+    peaks: tuple[RankPeak, ...]
+    """Device memory of the ranks of all stages, highest first."""
 
     @property
     def hottest(self) -> int:
         """The behaviour with the highest device-memory peak."""
         return _hottest(self.ledgers)
+
+    @property
+    def first_step_peak_bytes(self) -> float:
+        """The highest peak of the first step, which has no optimizer states until its update."""
+        return max(peak.first_step_peak_bytes for peak in self.peaks)
 
     @property
     def verdict(self) -> str:
@@ -72,26 +81,32 @@ class MemoryForecast:
         hbm = block["hbm"]
         hbm["allocated_bytes"] = hbm["peak_bytes"] - self.outside_bytes
         hbm["reserved_bytes"] = self.reserved_bytes
+        hbm["first_step_peak_bytes"] = self.first_step_peak_bytes
+        hbm["peaks"] = [peak.row() for peak in self.peaks]
         return block
 
 
-def remember(programs: Sequence[StageProgram], cluster: Cluster, behaviours: int) -> MemoryForecast:
+def remember(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> MemoryForecast:
     """Account for the programs of all stages; the one with the highest peak decides."""
-    forecasts = [_account(program, cluster, behaviours, stage) for stage, program in enumerate(programs)]
-    return max(forecasts, key=lambda found: float(found.ledgers["hbm"].peak_bytes.max()))
+    forecasts = [_account(program, cluster, folding, stage) for stage, program in enumerate(programs)]
+    worst = max(forecasts, key=lambda found: float(found.ledgers["hbm"].peak_bytes.max()))
+    peaks = sorted((peak for found in forecasts for peak in found.peaks), key=lambda peak: -peak.peak_bytes)
+    return replace(worst, peaks=tuple(peaks))
 
 
-def _account(program: StageProgram, cluster: Cluster, behaviours: int, stage: int) -> MemoryForecast:
+def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: int) -> MemoryForecast:
     """Account for *program*. Raise :exc:`RuntimeError` when it does not give back all that it took."""
     communicators = {task.collective.communicator for task in program.tasks if task.collective is not None}
     outside = CONTEXT_BYTES + COMMUNICATOR_BYTES * len(communicators)
     context = Allocation("resident.context", "context", outside)
-    ledgers = account(program.tasks, [*program.resident, context], behaviours)
+    ledgers = account(program.tasks, [*program.resident, *program.born, context], folding.behaviours)
     for ledger in ledgers.values():
         if np.abs(ledger.left_bytes).max() > 1.0:
             raise RuntimeError(f"{ledger.left_bytes.max():.0f} bytes of {ledger.tier} are never released")
     reserved = reserve(program, _hottest(ledgers))
-    return MemoryForecast(ledgers, _capacities(cluster), reserved.reserved_bytes, outside, stage)
+    first = account(first_step(program), [*program.resident, context], folding.behaviours)
+    peaks = rank_peaks(program, folding, ledgers["hbm"], first["hbm"], stage)
+    return MemoryForecast(ledgers, _capacities(cluster), reserved.reserved_bytes, outside, stage, tuple(peaks))
 
 
 def curve(recording: Recording, memory: MemoryForecast, tier: str, rank: TellingRank, column: int) -> MemoryCurve:

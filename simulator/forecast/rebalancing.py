@@ -6,6 +6,7 @@ from typing import Any
 
 from simulator.model.parameters import layer_parameters
 from simulator.program.job import Job
+from simulator.program.optimizers import moment_bytes
 from simulator.routing.placement import contiguous, moves
 
 
@@ -36,5 +37,5 @@ def _expert_bytes(job: Job) -> float:
     first = next(iter(job.architecture.moe_layers()))
     tensors = [p for p in layer_parameters(job.architecture, first) if p.role == "routed_expert"]
     trained = job.trained.lora_rank is None
-    width = job.state.parameter + job.state.optimizer if trained else job.frozen_bytes
+    width = job.optimizer.stored_bytes + moment_bytes(job.optimizer, matrix=True) if trained else job.frozen_bytes
     return sum(tensor.elements / tensor.shape[0] for tensor in tensors) * width

@@ -35,14 +35,14 @@ def reserve(program: StageProgram, behaviour: int) -> Reservation:
     replay = Replay(behaviour)
     replayed = _in_flight(program) + 1
     passes = [task for task in program.tasks if 0 <= task.micro_batch < replayed]
-    update = [task for task in program.tasks if task.micro_batch < 0]
-    states = [allocation for allocation in program.resident if allocation.kind == "optimizer"]
-    replay.take(allocation for allocation in program.resident if allocation.kind != "optimizer")
+    update = 1 + max(number for number, task in enumerate(program.tasks) if task.micro_batch >= 0)
+    replay.take(program.resident)
     for step in range(_STEPS):
         replay.run(passes)
+        replay.run(program.tasks[update : program.birth])
         if step == 0:
-            replay.take(states)
-        replay.run(update)
+            replay.take(program.born)
+        replay.run(program.tasks[program.birth :])
     allocator = replay.allocator
     return Reservation(float(allocator.reserved_bytes), float(allocator.allocated_when_grown_bytes))
 

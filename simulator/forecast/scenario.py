@@ -59,11 +59,17 @@ class Lora(Section):
 class Optimizer(Section):
     """The optimizer and the number format of its states."""
 
-    name: Literal["adamw", "sgd"] = Field("adamw", description="AdamW, or SGD without momentum.")
-    state_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format of AdamW's two moments.")
+    name: Literal["adamw", "adamw_8bit", "muon", "sgd"] = Field(
+        "adamw",
+        description=(
+            "AdamW; with moments of one byte and scales a block; Muon on hidden matrices and AdamW elsewhere; SGD "
+            "without momentum."
+        ),
+    )
+    state_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format of AdamW's moments and Muon's momentum.")
     master_weights: bool = Field(True, description="Keep trained parameters in fp32 (sharded) and gather them in bf16.")
     implementation: Literal["fused", "foreach"] = Field(
-        "fused", description="One kernel for the whole update, or one per arithmetic step with a temporary beside it."
+        "fused", description="AdamW in one kernel, or in one per arithmetic step with a temporary beside all of it."
     )
 
 
@@ -161,6 +167,9 @@ class Measured(Section):
     tokens_per_s_per_accelerator: Annotated[float, Field(gt=0)] | None = Field(None, description="Throughput.")
     peak_allocated_bytes: Bytes | None = Field(None, description="Highest allocation of the framework's allocator.")
     peak_reserved_bytes: Bytes | None = Field(None, description="Most that the allocator took from the device.")
+    first_step_peak_allocated_bytes: Bytes | None = Field(
+        None, description="Highest allocation up to the end of the first step, which makes the optimizer's states."
+    )
     source: Annotated[str, Field(min_length=1, description="Who measured it, with what.")]
 
 

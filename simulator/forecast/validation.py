@@ -18,6 +18,11 @@ METRICS: dict[str, Callable[[dict[str, Any]], float]] = {
     "tokens_per_s_per_accelerator": lambda summary: float(summary["tokens_per_s_per_accelerator"]),
     "peak_allocated_bytes": lambda summary: float(summary["memory"]["hbm"]["allocated_bytes"]),
     "peak_reserved_bytes": lambda summary: float(summary["memory"]["hbm"]["reserved_bytes"]),
+    "first_step_peak_allocated_bytes": lambda summary: float(
+        summary["memory"]["hbm"]["first_step_peak_bytes"]
+        - summary["memory"]["hbm"]["peak_bytes"]
+        + summary["memory"]["hbm"]["allocated_bytes"]
+    ),
 }
 """How a forecast's summary answers each measured figure."""
 

@@ -80,6 +80,15 @@ class Placement:
             inside = members
         return loads
 
+    def shuffle_loads(self, axis: str, held_bytes: float) -> Loads:
+        """Bytes per level, [levels, behaviours], of an all-to-all that spreads *held_bytes* evenly over the group.
+
+        Bytes between two ranks load the innermost level that holds both.
+        """
+        spread = self.spread(axis)
+        inside = np.vstack([np.ones_like(spread.size), spread.within[:-1]])
+        return np.asarray(held_bytes * (spread.within - inside) / spread.size, np.float64)
+
     def exchange_loads(self, sent_bytes: npt.NDArray[np.float64]) -> tuple[Loads, Loads]:
         """Bytes (out, in) per level, each [levels, behaviours], of an all-to-all among ep ranks.
 

@@ -15,15 +15,6 @@ from simulator.model.parameter import Parameter
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedState:
-    """Bytes per trained parameter of each kind of state, on the rank that owns it."""
-
-    parameter: int
-    gradient: int
-    optimizer: int
-
-
-@dataclass(frozen=True, slots=True)
 class Adapter:
     """A low-rank adapter on one linear weight: A is (rank, in) and B is (out, rank).
 
@@ -52,11 +43,27 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
+class Matrix:
+    """Matrices of one shape that lie in one tensor: those of several experts, or one."""
+
+    rows: int
+    columns: int
+    count: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Of all of them."""
+        return self.rows * self.columns * self.count
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """One tensor of a group: its elements on this rank unsharded, and those of the padded shard that is kept."""
 
     elements: int
     shard: int
+    matrix: Matrix | None = None
+    """Its hidden matrices, unsharded; None for embeddings, heads, and what has one dim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +97,13 @@ class ShardGroup:
         """Elements of the all-gather's output: every rank's padded shard."""
         return (self.frozen_shard + self.trained_shard) * self.ranks
 
-    def resident_tensors(self, frozen_bytes: int, state: TrainedState) -> dict[str, list[float]]:
-        """Bytes of each tensor that one rank keeps from step to step, by kind. Gradients live within a step only.
-
-        The optimizer's two moments are tensors of their own.
-        """
-        trained = [float(share.shard) for share in self.trained]
-        moment = state.optimizer / 2
-        return {
-            "parameters": [
-                *(float(share.shard * frozen_bytes) for share in self.frozen),
-                *(shard * state.parameter for shard in trained),
-            ],
-            "optimizer": [shard * moment for shard in trained for _ in range(2)] if moment else [],
-        }
-
 
 def shard_group(
     name: str, axis: str, ranks: int, frozen: Iterable[Parameter], trained: Iterable[Parameter], *, ep: int = 1
 ) -> ShardGroup:
     """Shard *frozen* and *trained* parameters over *ranks* ranks, routed experts among *ep* ranks before that."""
     fixed, learnt = (
-        tuple(Share(local_elements(p, ep), _shard_elements(p, ranks, ep)) for p in parameters)
+        tuple(Share(local_elements(p, ep), _shard_elements(p, ranks, ep), _matrix(p, ep)) for p in parameters)
         for parameters in (frozen, trained)
     )
     return ShardGroup(
@@ -130,6 +122,16 @@ def shard_group(
 def local_elements(parameter: Parameter, ep: int) -> int:
     """Elements of a tensor that an ep rank uses: of its own experts, or all."""
     return prod(_local_shape(parameter, ep))
+
+
+def _matrix(parameter: Parameter, ep: int) -> Matrix | None:
+    """The hidden matrices of a tensor: experts' one by one, and a kernel of a convolution as rows by the rest."""
+    shape = _local_shape(parameter, ep)
+    if parameter.role in ("embedding", "head") or len(shape) < 2:
+        return None
+    if parameter.role == "routed_expert":
+        return Matrix(shape[1], prod(shape[2:]), shape[0]) if len(shape) > 2 else None
+    return Matrix(shape[0], prod(shape[1:]))
 
 
 def _local_shape(parameter: Parameter, ep: int) -> tuple[int, ...]:

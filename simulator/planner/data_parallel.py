@@ -16,6 +16,7 @@ from simulator.planner.weights import LayerWeights, Weights
 from simulator.program.costs import Costs
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.job import Job
+from simulator.program.optimizers import least_moment_bytes
 
 Values = npt.NDArray[np.float64]
 _LARGE_BYTES = (1e8, 1e9, 1e10)
@@ -66,6 +67,8 @@ class DataParallel:
         self._weights = LayerWeights(job)
         costs = Costs(job.cluster.accelerator, job.workload.execution)
         self._copy_s, self._cat_s = (_per_byte(costs, kind) for kind in ("split_copy", "chunk_cat"))
+        optimizer = job.optimizer
+        self._update_bytes = 3 * optimizer.stored_bytes + 2 * least_moment_bytes(optimizer)
         self._update_s = min(_per_byte(costs, "optimizer", dtype) for dtype in ("fp32", "bf16"))
 
     def of(self, splits: Splits, edges: npt.NDArray[np.int64], slots: Column) -> Sharding:
@@ -96,7 +99,7 @@ class DataParallel:
         tail = np.zeros_like(groups[0].layers)
         for g in groups:
             owned = g.trained / g.ranks[:, None]
-            tail += owned * self._job.optimizer_bytes * self._update_s
+            tail += owned * self._update_bytes * self._update_s
             reduced = g.trained * g.slowest("reduce_scatter") + owned * g.slowest("all_reduce")
             gathered = COMPUTE_BYTES * g.trained * g.slowest("all_gather")
             tail += whole * (self._job.reduce_bytes * reduced + gathered)

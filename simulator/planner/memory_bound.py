@@ -16,6 +16,7 @@ from simulator.planner.stages import over_stages
 from simulator.planner.weights import LayerWeights, Weights
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.job import Job
+from simulator.program.optimizers import least_moment_bytes
 
 Values = npt.NDArray[np.float64]
 
@@ -62,12 +63,13 @@ class MemoryBound:
             for name in ("frozen", "trained")
         )
         held = np.stack([self._unsharded(one.elements[2:-1], edges) for one in counted])[which] * copies[:, None]
-        state, share = self._job.state, 1 / ranks[:, None]
-        sharded = (frozen * self._job.frozen_bytes + trained * (state.parameter + state.optimizer)) * share
+        optimizer, share = self._job.optimizer, 1 / ranks[:, None]
+        stored, moments = optimizer.stored_bytes, least_moment_bytes(optimizer)
+        sharded = (frozen * self._job.frozen_bytes + trained * (stored + moments)) * share
         sharded += np.where(ranks[:, None] > 1, held * COMPUTE_BYTES, 0.0)
-        master = state.parameter if state.parameter != COMPUTE_BYTES else 0
+        master = stored if stored != COMPUTE_BYTES else 0
         whole = frozen * self._job.frozen_bytes + trained * (
-            COMPUTE_BYTES + self._job.reduce_bytes + (master + state.optimizer) * share
+            COMPUTE_BYTES + self._job.reduce_bytes + (master + moments) * share
         )
         return np.where((splits["zero"] == 3)[:, None], sharded, whole)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.forecast.assembly import assemble_job
+from simulator.forecast.assembly import TENSOR_BY_TENSOR, assemble_job
 from simulator.forecast.fitting import changed
 from simulator.forecast.scenario import Scenario
 from simulator.planner.bounds import TERMS, Bound, Bounds
@@ -127,6 +127,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         sequence_length=training.sequence_length,
         global_batch_sequences=training.global_batch_sequences,
         context=training.context_parallel,
+        zeros=(3,) if training.optimizer.name in TENSOR_BY_TENSOR else (3, 1),
     )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     bound = Bounds(job, experts, training.global_batch_sequences).of(splits)

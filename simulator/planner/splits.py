@@ -102,8 +102,9 @@ def enumerate_splits(
     sequence_length: int,
     global_batch_sequences: int,
     context: Context = "all_gather",
+    zeros: tuple[int, ...] = (3, 1),
 ) -> Splits:
-    """Every valid split of *architecture* over *cluster*.
+    """Every valid split of *architecture* over *cluster*, sharded in one of the ways of *zeros*.
 
     tp and etp stay within the scale-up domain; heads, widths, experts and sequences divide, heads by cp too where
     *context* shares them out; a pipeline stage has at least a layer; each data-parallel rank gets whole micro-batches,
@@ -120,9 +121,10 @@ def enumerate_splits(
             sizes = _sequences_at_once(global_batch_sequences, dp_shard * dp_replicate, cp, pp)
             for ep, etp in _expert_splits(experts, dp_shard * cp * tp, cuts) if sizes else ():
                 sharded = dp_shard * cp > 1 or (experts > 0 and dp_shard * tp > ep * etp)
+                tried = zeros if sharded else zeros[-1:]
                 found += [
                     (dp_replicate, dp_shard, tp, cp, pp, ep, etp, zero, recompute, size)
-                    for zero in ((3, 1) if sharded else (1,))
+                    for zero in tried
                     for recompute in range(len(RECOMPUTE))
                     for size in sizes
                 ]

@@ -39,8 +39,13 @@ class Emitter:
         yield
         self.phase, self.layer = before
 
-    def compute(self, name: str, kind: str, priced: Priced, *, allocates: Iterable[Allocation] = ()) -> int:
-        """A stretch of kernels on the compute stream; it waits for what was awaited since the last one."""
+    def compute(
+        self, name: str, kind: str, priced: Priced, *, allocates: Iterable[Allocation] = (), host_ns: int | None = None
+    ) -> int:
+        """A stretch of kernels on the compute stream; it waits for what was awaited since the last one.
+
+        *host_ns* is the host's time where it is not that of the launches.
+        """
         deps, self._awaited = self._awaited, ()
         return self._write(
             Task(
@@ -49,7 +54,7 @@ class Emitter:
                 kind,
                 priced.duration_ns,
                 deps=deps,
-                host_ns=priced.launches * self._launch_ns,
+                host_ns=priced.launches * self._launch_ns if host_ns is None else host_ns,
                 grade=priced.grade,
             ),
             allocates,

@@ -11,7 +11,7 @@ from simulator.model.operator import Workload
 from simulator.model.split import share_model
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
-from simulator.parallel.sharding import TrainedState
+from simulator.program.optimizer import Optimizer
 from simulator.program.trained import Trained
 from simulator.routing.outcome import Outcome
 
@@ -30,7 +30,7 @@ class Job:
     """Behaviours of a stage's ranks; the same for every stage."""
     workload: Workload
     trained: Trained
-    state: TrainedState
+    optimizer: Optimizer
     zero: Zero
     """3: FSDP2 shards parameters, gradients and optimizer; 1: the optimizer alone is sharded."""
     schedule: str
@@ -40,8 +40,6 @@ class Job:
     prefetch: int
     recompute: bool
     loss: Loss
-    optimizer_bytes: int
-    """Bytes that the optimizer reads and writes for each element it owns."""
     routing: Outcome | None
     """Rows of every expert slot in one micro-batch, and where the experts are; None without experts."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from simulator.engine.task import Allocation
@@ -19,7 +19,10 @@ from simulator.parallel.sharding import ShardGroup, shard_group
 from simulator.program.emitter import tensors
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.job import Job
+from simulator.program.optimizers import rules
+from simulator.program.ownership import ownership
 from simulator.program.unit import Unit
+from simulator.program.update import Ownership
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +35,12 @@ class Layout:
     """Embedding, final norm and head, as far as the stage has them: kept gathered over a micro-batch."""
     idle: tuple[ShardGroup, ...]
     """Groups that a text batch never gathers: the vision tower."""
-    resident_tensors: dict[str, list[float]]
-    """Bytes of the tensors that one rank holds from step to step, by kind."""
-    owned_elements: float
-    """Trained elements that one rank updates."""
+    resident: tuple[Allocation, ...]
+    """What one rank holds from the start."""
+    born: tuple[Allocation, ...]
+    """What the first update adds for good: the optimizer's moments."""
+    ownership: Ownership
+    """What one rank updates."""
     copied_elements: int
     """Trained elements of its layers that every tp rank holds whole: their gradients are summed over tp."""
 
@@ -43,10 +48,6 @@ class Layout:
     def groups(self) -> tuple[ShardGroup, ...]:
         """All groups."""
         return (*(g for unit in (*self.layers, self.root) for g in unit.groups), *self.idle)
-
-    def resident(self) -> list[Allocation]:
-        """Allocations that are there before and after the step."""
-        return [tensors(f"resident.{kind}", kind, sizes) for kind, sizes in self.resident_tensors.items() if sum(sizes)]
 
 
 def lay_out(job: Job, stage: int) -> Layout:
@@ -61,7 +62,10 @@ def lay_out(job: Job, stage: int) -> Layout:
     vision = vision_parameters(job.architecture) if stage == 0 else ()
     idle = (_group(job, "vision", vision),) if vision else ()
     groups = (*(group for unit in (*layers, root) for group in unit.groups), *idle)
-    return Layout(layers, root, idle, _resident(job, groups), _owned(job, groups), _copied(job, stage, weights))
+    owned = ownership(job, groups)
+    resident = tuple(_kept(_resident(job, groups, owned)))
+    born = tuple(_kept({("moments", "optimizer"): _moments(job, owned)}))
+    return Layout(layers, root, idle, resident, born, owned, _copied(job, stage, weights))
 
 
 def _layer_weights(job: Job, model: Architecture, stage: int, tp: int) -> dict[str, tuple[Parameter, ...]]:
@@ -135,30 +139,33 @@ def _copied(job: Job, stage: int, held: dict[str, tuple[Parameter, ...]]) -> int
     )
 
 
-def _resident(job: Job, groups: tuple[ShardGroup, ...]) -> dict[str, list[float]]:
-    if job.zero == 1:
-        return _resident_whole(job, groups)
-    kept: dict[str, list[float]] = {}
-    for group in groups:
-        for kind, sizes in group.resident_tensors(job.frozen_bytes, job.state).items():
-            kept.setdefault(kind, []).extend(sizes)
-    return kept
+def _kept(sizes: dict[tuple[str, str], list[float]]) -> Iterator[Allocation]:
+    """An allocation for each (name, kind) that has any bytes."""
+    for (name, kind), tensor_bytes in sizes.items():
+        if sum(tensor_bytes):
+            yield tensors(f"resident.{name}", kind, tensor_bytes)
 
 
-def _resident_whole(job: Job, groups: tuple[ShardGroup, ...]) -> dict[str, list[float]]:
-    """ZeRO-1: bf16 parameters and the gradient buffer are whole; master weights and moments are owned in shares."""
-    frozen = [float(share.elements * job.frozen_bytes) for group in groups for share in group.frozen]
-    trained = [(share.elements, group.ranks) for group in groups for share in group.trained]
-    master = job.state.parameter if job.state.parameter != COMPUTE_BYTES else 0
-    states = master, job.state.optimizer / 2, job.state.optimizer / 2
+def _resident(job: Job, groups: tuple[ShardGroup, ...], owned: Ownership) -> dict[tuple[str, str], list[float]]:
+    """Bytes of each tensor that a rank holds from the start, by name and kind.
+
+    FSDP2 keeps shards. ZeRO-1 keeps bf16 parameters and the gradient buffer whole, and shares of the master weights.
+    """
+    frozen, trained = ([share for group in groups for share in getattr(group, name)] for name in ("frozen", "trained"))
+    if job.zero == 3:
+        shards = [share.shard * job.frozen_bytes for share in frozen]
+        shards += [share.shard * job.optimizer.stored_bytes for share in trained]
+        return {("parameters", "parameters"): [float(size) for size in shards]}
+    whole = [float(share.elements * job.frozen_bytes) for share in frozen]
+    whole += [float(share.elements * COMPUTE_BYTES) for share in trained]
+    master = job.optimizer.stored_bytes if job.optimizer.stored_bytes != COMPUTE_BYTES else 0
     return {
-        "parameters": [*frozen, *(float(elements * COMPUTE_BYTES) for elements, _ in trained)],
-        "gradients": [float(sum(elements for elements, _ in trained) * job.reduce_bytes)],
-        "optimizer": [elements / ranks * state for elements, ranks in trained for state in states if state],
+        ("parameters", "parameters"): whole,
+        ("gradients", "gradients"): [float(sum(share.elements for share in trained) * job.reduce_bytes)],
+        ("master weights", "optimizer"): [tensor.elements * master for tensor in owned.tensors],
     }
 
 
-def _owned(job: Job, groups: tuple[ShardGroup, ...]) -> float:
-    if job.zero == 1:
-        return sum(group.trained_elements / group.ranks for group in groups)
-    return float(sum(group.trained_shard for group in groups))
+def _moments(job: Job, owned: Ownership) -> list[float]:
+    rule = rules()[job.optimizer.name]
+    return [size for tensor in owned.tensors for size in rule.moments(tensor.elements, tensor.matrix, job.optimizer)]

@@ -80,6 +80,21 @@ class Network:
         away = sent_bytes.sum(axis=1) - np.diagonal(sent_bytes)
         return self._priced("all_to_all", "ep", np.maximum(out, into), latency_s, away[place])
 
+    def shuffle(self, axis: str, held_bytes: float) -> Transfer | None:
+        """An all-to-all along *axis* in which every member spreads *held_bytes* evenly over all of its group.
+
+        None where every group has one member.
+        """
+        spread = self._placement.spread(axis)
+        if spread.size.max() <= 1:
+            return None
+        latency_s = self._inner_latency_s("all_to_all", spread.within[0], held_bytes)
+        for d in range(1, len(spread.within)):
+            reaches = spread.within[d] > spread.within[d - 1]
+            latency_s = np.where(reaches, latency_s + self._cluster.levels[d].latency_s, latency_s)
+        away = held_bytes * (spread.size - 1) / spread.size
+        return self._priced("all_to_all", axis, self._placement.shuffle_loads(axis, held_bytes), latency_s, away)
+
     def collective(self, asked: LayerCollective, size: float | Amounts) -> Transfer | None:
         """A collective of the layer's operators, of *size* bytes in all; None where its groups have one member."""
         if asked.operation == "all_to_all":

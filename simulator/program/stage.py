@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from simulator.engine.task import Allocation, Task
-from simulator.program.costs import Priced
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.expert_load import LayerLoad
 from simulator.program.fsdp import Fsdp
@@ -24,6 +23,11 @@ class StageProgram:
 
     tasks: list[Task]
     resident: list[Allocation]
+    """What its ranks hold from the start."""
+    born: list[Allocation]
+    """What the first update adds for good."""
+    birth: int
+    """Position of the task that it is born with."""
     micro_batch_ends: tuple[int, ...]
     """Position of the last task of each micro-batch's backward pass."""
     first_rank: int
@@ -120,14 +124,16 @@ class StageWriter:
             sharding.reduce(self._root)
             sharding.finish_backward()
 
-    def update(self, priced: Priced) -> None:
-        """Update the parameters once every gradient is reduced."""
+    def update(self, write: Callable[[], None]) -> int:
+        """Update the parameters, as *write* does, once every gradient is reduced. Returns where that begins."""
         self._emitter.micro_batch = -1
         with self._emitter.at(phase="optimizer"):
             self._sharding.before_update()
             self._sum_copies()
-            self._emitter.compute("optimizer", "optimizer", priced)
+            begins = self._emitter.last + 1
+            write()
             self._sharding.after_update()
+        return begins
 
     def _sum_copies(self) -> None:
         """Sum over tp the gradients of weights that every tp rank holds whole: each saw its own tokens only."""

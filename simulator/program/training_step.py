@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from simulator.model.architecture import Layer
-from simulator.model.operator import Kernel, Operator
+from simulator.model.operator import Operator
 from simulator.model.parameters import (
     embedding_parameters,
     head_parameters,
@@ -14,18 +15,20 @@ from simulator.model.parameters import (
     mtp_module_parameters,
 )
 from simulator.parallel.placement import Placement
-from simulator.program.costs import Costs, Priced
+from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter
 from simulator.program.expert_load import LayerLoad, layer_load
-from simulator.program.fsdp import COMPUTE_BYTES, Fsdp
+from simulator.program.fsdp import Fsdp
 from simulator.program.job import Job
 from simulator.program.layer_code import LayerCode, Pricer, Step
 from simulator.program.layout import lay_out
 from simulator.program.network import Network
+from simulator.program.optimizers import rules
 from simulator.program.schedules import enough, schedules
 from simulator.program.stage import PredictionCode, StageCode, StageProgram, StageWriter
 from simulator.program.stage_operators import StageOperators
-from simulator.program.zero1 import TENSORS_PER_KERNEL, Zero1
+from simulator.program.update import Update
+from simulator.program.zero1 import Zero1
 
 
 class TrainingStep:
@@ -76,12 +79,18 @@ class _Stage:
             else:
                 writer.backward(micro_batch)
                 ends[micro_batch] = emitter.last
-        writer.update(self._optimizer())
-        ordered = tuple(ends[m] for m in sorted(ends))
-        first_rank = self._number * job.mesh.stage_ranks
-        held = (*self._operators.unread_gradients(), *self._operators.gather_buffer())
-        resident = [*self._layout.resident(), *held]
-        return StageProgram(emitter.tasks, resident, ordered, first_rank, self._layout, self._loads)
+        update = Update(emitter, self._costs, self._network, job.optimizer, self._layout.ownership)
+        birth = writer.update(partial(rules()[job.optimizer.name].write, update))
+        return StageProgram(
+            tasks=emitter.tasks,
+            resident=[*self._layout.resident, *self._operators.unread_gradients(), *self._operators.gather_buffer()],
+            born=list(self._layout.born),
+            birth=birth,
+            micro_batch_ends=tuple(ends[m] for m in sorted(ends)),
+            first_rank=self._number * job.mesh.stage_ranks,
+            layout=self._layout,
+            loads=self._loads,
+        )
 
     def _code(self, emitter: Emitter) -> StageCode:
         job, first, last = self._job, self._number == 0, self._number == self._job.mesh.pp - 1
@@ -108,11 +117,11 @@ class _Stage:
                 self._network,
                 self._layout,
                 reduce_bytes=job.reduce_bytes,
-                stored_bytes=job.state.parameter,
+                stored_bytes=job.optimizer.stored_bytes,
                 made=self._operators.made_gradients(),
                 averaged=job.mesh.dp_replicate * job.mesh.fsdp > 1,
             )
-        stored, reduced = job.state.parameter, job.reduce_bytes
+        stored, reduced = job.optimizer.stored_bytes, job.reduce_bytes
         return Fsdp(emitter, self._costs, self._network, stored_bytes=stored, reduce_bytes=reduced)
 
     def _steps(self, layer: Layer) -> list[Step]:
@@ -150,15 +159,6 @@ class _Stage:
             load = group if "all_gather" in moves else load
             yield load
             load = own if "reduce_scatter" in moves else load
-
-    def _optimizer(self) -> Priced:
-        """One multi-tensor pass over what the rank owns."""
-        elements = self._layout.owned_elements
-        tensors = sum(group.parameters for group in self._layout.groups if group.trained_elements)
-        launches = max(1, tensors // TENSORS_PER_KERNEL)
-        dtype = "bf16" if self._job.state.parameter == COMPUTE_BYTES else "fp32"
-        priced = self._costs.price(Kernel("optimizer", 0.0, float(elements * self._job.optimizer_bytes), dtype=dtype))
-        return replace(priced, launches=launches)
 
 
 def _expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:

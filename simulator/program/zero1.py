@@ -28,10 +28,9 @@ from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE
 from simulator.program.layout import Layout
 from simulator.program.network import Network
 from simulator.program.unit import Unit
+from simulator.program.update import TENSORS_PER_KERNEL
 
 FP32_BYTES = 4
-TENSORS_PER_KERNEL = 100
-"""Tensors that one multi-tensor kernel takes, about: its argument space holds so many addresses."""
 
 
 class Zero1:
@@ -87,7 +86,7 @@ class Zero1:
 
     def before_update(self) -> None:
         """Reduce-scatter all gradients, sum the shards of replicas, and bound the norm of what the rank owns."""
-        whole, owned = sum(self._trained().values()), self._layout.owned_elements
+        whole, owned = sum(self._trained().values()), self._layout.ownership.elements
         self._pass("check for NaN", "reduction", whole * self._reduce_bytes)
         if self._averaged:
             self._pass("scale gradients", "elementwise", whole * 2 * self._reduce_bytes)
@@ -104,7 +103,7 @@ class Zero1:
     def after_update(self) -> None:
         """All-gather the updated parameters, and empty the buffer for the next step."""
         if self._stored_bytes != COMPUTE_BYTES:
-            traffic = self._layout.owned_elements * (self._stored_bytes + COMPUTE_BYTES)
+            traffic = self._layout.ownership.elements * (self._stored_bytes + COMPUTE_BYTES)
             self._pass("copy parameters", "cast_down", traffic, launches=self._tensors())
         for axis, elements in self._trained().items():
             self._collective("all_gather", axis, elements * COMPUTE_BYTES, GATHER)

@@ -54,7 +54,7 @@ GROUPS = (
     Group("expert matrix multiply", "#56B4E9", ("grouped_gemm",)),
     Group("attention", "#009E73", ("attention", "kda", "scan", "conv", "indexer", "sparse_attention")),
     Group("element-wise", "#7D8B96", MEMORY_BOUND),
-    Group("loss, optimizer", "#CC79A7", ("loss", "optimizer", "optimizer_foreach")),
+    Group("loss, optimizer", "#CC79A7", ("loss", "optimizer", "optimizer_foreach", "optimizer_8bit")),
     Group("expert all-to-all", "#D55E00", ("all_to_all",), "wire"),
     Group("all-gather", "#E69F00", ("all_gather",), "wire"),
     Group("reduce-scatter, all-reduce", "#C8B400", ("reduce_scatter", "all_reduce"), "wire"),

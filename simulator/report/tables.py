@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.report.headline import headline, left_out, tier_label, time_label
 from simulator.report.kinds import group_of
+from simulator.report.peaks_table import peaks_table
 from simulator.units import human_bytes, human_count, human_time
 
 if TYPE_CHECKING:
@@ -185,6 +186,8 @@ def _memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
         words = "free" if peak <= capacity else "too much"
         table.add_row(words, human_bytes(abs(capacity - peak)), _percent(abs(capacity - peak) / capacity), style="bold")
         tables += ["", table]
+        if held.get("peaks"):
+            tables += ["", peaks_table(held["peaks"])]
     return tables
 
 

@@ -16,6 +16,7 @@ _TITLES = {
     "tokens_per_s_per_accelerator": ("tokens/s each", lambda value: f"{value:,.0f}"),
     "peak_allocated_bytes": ("allocated", human_bytes),
     "peak_reserved_bytes": ("reserved", human_bytes),
+    "first_step_peak_allocated_bytes": ("allocated, first step", human_bytes),
 }
 _LARGE = 0.10
 """Relative error from which a figure is coloured."""

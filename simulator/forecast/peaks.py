@@ -1,0 +1,80 @@
+"""The peak of device memory of every rank: how high, when, and what most of it is.
+
+A first step has no optimizer states until its update makes them; its peak is told apart from that of later steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from simulator.engine.ledger import TierLedger
+from simulator.engine.task import Task
+from simulator.parallel.folding import Folding
+from simulator.program.stage import StageProgram
+
+
+@dataclass(frozen=True, slots=True)
+class RankPeak:
+    """The peak of ranks that do exactly the same."""
+
+    rank: int
+    """The first of them."""
+    ranks: int
+    """How many there are."""
+    stage: int
+    peak_bytes: float
+    first_step_peak_bytes: float
+    phase: str
+    """Of the task that takes the last of it; "resident" where the step adds nothing."""
+    layer: int | None
+    micro_batch: int | None
+    task: str
+    owner: str
+    """The kind that takes most of what the step adds to resident memory."""
+
+    def row(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def first_step(program: StageProgram) -> list[Task]:
+    """The tasks of a first step: what its update adds for good is taken there."""
+    tasks, birth = list(program.tasks), program.birth
+    tasks[birth] = replace(tasks[birth], allocates=(*tasks[birth].allocates, *program.born))
+    return tasks
+
+
+def rank_peaks(
+    program: StageProgram, folding: Folding, later: TierLedger, first: TierLedger, stage: int
+) -> list[RankPeak]:
+    """The peaks of the ranks of *stage*, from the ledgers of *later* steps and of the *first*; highest first."""
+    found = [
+        RankPeak(
+            rank=program.first_rank + int(folding.representative[behaviour]),
+            ranks=int(folding.ranks[behaviour]),
+            stage=stage,
+            peak_bytes=float(later.peak_bytes[behaviour]),
+            first_step_peak_bytes=float(first.peak_bytes[behaviour]),
+            owner=_owner(later, behaviour),
+            **_moment(program.tasks, later.peak_task(behaviour)),
+        )
+        for behaviour in range(folding.behaviours)
+    ]
+    return sorted(found, key=lambda peak: (-peak.peak_bytes, peak.rank))
+
+
+def _moment(tasks: Sequence[Task], position: int) -> dict[str, Any]:
+    """Where in the step a task is."""
+    if position < 0:
+        return {"phase": "resident", "layer": None, "micro_batch": None, "task": ""}
+    task = tasks[position]
+    layer, micro_batch = (value if value >= 0 else None for value in (task.layer, task.micro_batch))
+    return {"phase": task.phase, "layer": layer, "micro_batch": micro_batch, "task": task.name}
+
+
+def _owner(ledger: TierLedger, behaviour: int) -> str:
+    """The kind that most of what lies above resident memory is."""
+    added = ledger.breakdown(behaviour, resident=False) or ledger.breakdown(behaviour)
+    return next(iter(added), "")
