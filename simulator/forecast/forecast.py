@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from simulator.forecast.assembly import assemble_job, micro_batches
 from simulator.forecast.attribution import attribute
+from simulator.forecast.campaign import campaign, verdict
 from simulator.forecast.memory import MemoryForecast, curve, remember
 from simulator.forecast.rebalancing import rebalancing
 from simulator.forecast.scenario import Scenario
@@ -62,6 +63,9 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
     say("accounting", 0.0)
     memory = remember(step.programs, job.cluster, job.folding)
     summary = _summary(scenario, job, step, memory)
+    if scenario.campaign is not None:
+        found = campaign(scenario, folder, job.cluster, summary["step_time_s"], _stored(job, step))
+        summary["campaign"] = found | verdict(scenario.campaign, found, _usd_per_hour(scenario, job))
     summary["engine"]["wall_s"] = perf_counter() - began
     return Forecast(summary, timeline(step, telling_ranks(job, step)), _curves(job, step, memory))
 
@@ -145,14 +149,29 @@ def _by_kind(priced: dict[tuple[str, str], float], step: SimulatedStep) -> dict[
 
 def _cost(scenario: Scenario, job: Job, step_s: float, tokens: int) -> dict[str, float | None]:
     """USD of a step and of a million tokens; None where no price is known."""
-    hourly = scenario.usd_per_accelerator_hour
-    if hourly is None:
-        listed = price(job.cluster.accelerator.id)
-        hourly = listed.value if listed else None
+    hourly = _usd_per_hour(scenario, job)
     if hourly is None:
         return {"usd_per_step": None, "usd_per_1m_tokens": None}
     usd = hourly * job.mesh.ranks * step_s / 3600
     return {"usd_per_step": usd, "usd_per_1m_tokens": usd / tokens * MILLION}
+
+
+def _usd_per_hour(scenario: Scenario, job: Job) -> float | None:
+    """The scenario's price of an accelerator, else the listed one, if there is one."""
+    if scenario.usd_per_accelerator_hour is not None:
+        return scenario.usd_per_accelerator_hour
+    listed = price(job.cluster.accelerator.id)
+    return listed.value if listed else None
+
+
+def _stored(job: Job, step: SimulatedStep) -> tuple[float, float]:
+    """Bytes of a checkpoint, trained weights with their optimizer's states: in all, and of the fullest rank.
+
+    Replicas of a sharded model store one copy.
+    """
+    each = job.state.parameter + job.state.optimizer
+    owned = [program.layout.owned_elements * each for program in step.programs]
+    return sum(owned) * job.mesh.stage_ranks / job.mesh.dp_replicate, max(owned)
 
 
 def _traffic(step: SimulatedStep) -> dict[str, float]:

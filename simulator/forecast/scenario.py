@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from simulator.units import Bytes
+from simulator.units import Bytes, BytesPerSecond, Seconds
 
 Degree = Annotated[int, Field(ge=1, le=10_000_000)]
 
@@ -160,6 +160,24 @@ class Routing(Section):
     policy: Balancing | None = Field(None, description="Absent: experts stay where they are, in order.")
 
 
+class Campaign(Section):
+    """The whole training run, of which the step is one: tokens, checkpoints, failures, what it may take and cost."""
+
+    tokens: Annotated[float, Field(gt=0, le=1e18)] = Field(description="Tokens to train on.")
+    storage_bandwidth: BytesPerSecond = Field(description="What all nodes together write to, or read from, storage.")
+    checkpoint: Literal["background", "blocking"] = Field(
+        "background", description="Whether steps go on once a checkpoint is in host memory, or once it is stored."
+    )
+    checkpoint_interval: Seconds | None = Field(None, description="Work between checkpoints; absent: the best.")
+    failures: str = Field("llama3-16k-h100", description="How often parts fail: a file of hardware_profiles/failures.")
+    spare_nodes: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        0, description="Nodes held ready, beyond those in use, to take the place of broken ones."
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Decides when failures come.")
+    within: Seconds | None = Field(None, description="Deadline, from the start, to be met nine times in ten.")
+    budget_usd: Annotated[float, Field(gt=0)] | None = Field(None, description="Most that it may cost, likewise.")
+
+
 class Measured(Section):
     """What a real run of the scenario showed: makes it a case of `rackcast validate`."""
 
@@ -185,6 +203,7 @@ class Scenario(Section):
     parallel: Parallel = Parallel()
     training: Training
     routing: Routing = Routing()
+    campaign: Campaign | None = Field(None, description="The whole run; absent: one step is all that is forecast.")
     measured: Measured | None = Field(None, description="A measurement to compare the forecast with.")
     usd_per_accelerator_hour: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
         None, description="Price; absent: the dated list price of hardware_profiles/prices.yaml, if there is one."

@@ -12,6 +12,7 @@ from simulator.hardware.accelerator import Accelerator, AcceleratorSheet
 from simulator.hardware.cluster import Cluster, assemble
 from simulator.hardware.curve import Curve
 from simulator.hardware.fabric import Fabric
+from simulator.hardware.failure_sheet import FailureSheet
 from simulator.hardware.figure import Record
 from simulator.hardware.node import Node
 from simulator.shipped import locate, shipped
@@ -69,6 +70,11 @@ def load_node(name: str, folder: Path) -> Node:
 def load_fabric(name: str, folder: Path) -> Fabric:
     """The fabric that *name* means; errors as of :func:`load_accelerator`."""
     return documents.load(_find(name, "fabrics", "fabric", folder), Fabric)
+
+
+def load_failures(name: str, folder: Path) -> FailureSheet:
+    """How often parts fail, by the name of such a file; errors as of :func:`load_accelerator`."""
+    return documents.load(_find(name, "failures", "failure sheet", folder), FailureSheet)
 
 
 def build_cluster(node_name: str, fabric_name: str, accelerators: int, folder: Path) -> Cluster:

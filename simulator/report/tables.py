@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from simulator.report.campaign_table import campaign_rows
 from simulator.report.headline import headline, left_out, tier_label, time_label
 from simulator.report.kinds import group_of
 from simulator.report.peaks_table import peaks_table
@@ -122,6 +123,8 @@ def _facts(summary: Mapping[str, Any]) -> Table:
         grid.add_row("least sure", ", ".join(summary["widest_inputs"]))
     if missing := left_out(summary):
         grid.add_row("simulated", missing)
+    for words, told in campaign_rows(summary["campaign"]) if "campaign" in summary else ():
+        grid.add_row(words, told)
     return grid
 
 
