@@ -77,22 +77,3 @@ def test_a_count_that_does_not_exist_is_refused_with_the_nearest(accelerators, s
 
 def test_part_of_a_node_is_a_cluster():
     assert build_cluster("hgx-h200", "single-node", 3, HERE).nodes == 1
-
-
-def test_small_messages_wait_for_every_step_of_the_ring():
-    gather = build_cluster("hgx-h200", "single-node", 8, HERE).node.scale_up.collectives["all_gather"]
-    assert gather.latency_s([1, 2, 8], 1) == pytest.approx([0, 5.34e-6, 12.18e-6], rel=1e-5)
-    assert gather.latency_s(8, 0) == 0
-
-
-def test_half_of_the_further_wait_of_8_ranks_is_met_at_4_mib():
-    gather = build_cluster("hgx-h200", "single-node", 8, HERE).node.scale_up.collectives["all_gather"]
-    further_s = gather.latency_s(8, [0.001, 4 * 2**20, 1e15]) - 12.18e-6
-    assert further_s == pytest.approx([0, gather.bulk.value / 2, gather.bulk.value], abs=1e-9)
-
-
-def test_small_groups_keep_fewer_channels_busy():
-    gather = build_cluster("hgx-h200", "single-node", 8, HERE).node.scale_up.collectives["all_gather"]
-    assert gather.share_at([2, 4, 8], 8) == pytest.approx([0.572, 0.704, 0.748])
-    assert 0.704 < gather.share_at(6, 8) < 0.748
-    assert gather.share_at(16, 8) == pytest.approx(0.748)

@@ -23,7 +23,7 @@ MEASURED_US = {
 def priced_us(node_name, operation, sizes, ranks=8):
     node = load_node(node_name, Path())
     figures = node.scale_up.collectives[operation]
-    rate = node.scale_up.bandwidth.value * figures.share_at(ranks, node.accelerators)
+    rate = node.scale_up.bandwidth.value * figures.share_at(ranks, node.accelerators, sizes)
     passes = 2 if operation == "all_reduce" else 1
     return 1e6 * (figures.latency_s(ranks, sizes) + passes * (ranks - 1) / ranks * sizes / rate)
 

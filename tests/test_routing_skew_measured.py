@@ -27,10 +27,9 @@ def price_s(case: dict) -> float:
     sent = np.array(case["rows"]) * float(case["row_bytes"])
     away = sent - np.diag(np.diag(sent))
     busiest = max(away.sum(axis=0).max(), away.sum(axis=1).max())
-    links = HGX.scale_up.collectives["all_to_all"]
-    return float(
-        links.latency_s(2, sent.sum(axis=1).mean()) + busiest / (HGX.scale_up.bandwidth.value * links.share_at(2, 8))
-    )
+    links, message = HGX.scale_up.collectives["all_to_all"], sent.sum(axis=1).mean()
+    rate = HGX.scale_up.bandwidth.value * links.share_at(2, 8, message)
+    return float(links.latency_s(2, message) + busiest / rate)
 
 
 def excess(name: str, even: str) -> tuple[float, float]:

@@ -19,6 +19,9 @@ from simulator.hardware.node import Nic, Node
 if TYPE_CHECKING:
     import networkx as nx
 
+_LARGE_BYTES = 1e9
+"""A message whose latency does not count."""
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -112,7 +115,8 @@ def _check(node: Node, fabric: Fabric, count: int) -> None:
 
 def _scale_up(node: Node) -> list[Level]:
     links = node.scale_up
-    share = links.collectives["all_to_all"].share.value if "all_to_all" in links.collectives else 1.0
+    exchange = links.collectives.get("all_to_all")
+    share = float(exchange.share_at(links.domain, links.domain, _LARGE_BYTES)) if exchange else 1.0
     inner = Level(
         name="scale_up",
         kind=links.kind,

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from simulator.hardware.collective import Count
 from simulator.hardware.figure import Figure, Record
-from simulator.hardware.node import Count
 from simulator.units import BytesPerSecond, Seconds
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, RootModel
 from simulator import documents
 from simulator.hardware.accelerator import Accelerator, AcceleratorSheet
 from simulator.hardware.cluster import Cluster, assemble
+from simulator.hardware.collective import Timings
 from simulator.hardware.curve import Curve
 from simulator.hardware.fabric import Fabric
 from simulator.hardware.failure_sheet import FailureSheet
@@ -18,8 +19,9 @@ from simulator.hardware.node import Node
 from simulator.shipped import locate, shipped
 
 _HOME = "hardware_profiles"
-_PROVENANCE = "provenance.yaml"
-"""Says where the points beside the curves were measured; no curve itself."""
+_TIMINGS = "collectives.yaml"
+_NO_KERNELS = frozenset({"provenance.yaml", _TIMINGS})
+"""Beside the curves of kernels: where the points were measured, and what collectives take."""
 
 
 class Price(Record):
@@ -55,7 +57,7 @@ def load_accelerator(name: str, folder: Path) -> Accelerator:
     for part in (path.stem, *sheet.curves):
         for home in homes:
             for file in sorted((home / "measured" / part).glob("*.yaml")):
-                if file.name == _PROVENANCE:
+                if file.name in _NO_KERNELS:
                     continue
                 curve = documents.load(file, Curve)
                 curves[curve.kind] = (*curves.get(curve.kind, ()), curve)
@@ -63,8 +65,27 @@ def load_accelerator(name: str, folder: Path) -> Accelerator:
 
 
 def load_node(name: str, folder: Path) -> Node:
-    """The node type that *name* means; errors as of :func:`load_accelerator`."""
-    return documents.load(_find(name, "nodes", "node", folder), Node)
+    """The node type that *name* means, with the timings of its collectives; errors as of :func:`load_accelerator`.
+
+    Timings of a part of one's own may lie in ``measured/PART`` beside the folder of the node.
+    """
+    path = _find(name, "nodes", "node", folder)
+    node = documents.load(path, Node)
+    links = node.scale_up
+    if links.curves is None:
+        return node
+    timings = _timings(links.curves, path)
+    collectives = {**timings.for_links(node.accelerator, links.bandwidth.value), **links.collectives}
+    return node.model_copy(update={"scale_up": links.model_copy(update={"collectives": collectives})})
+
+
+def _timings(part: str, node: Path) -> Timings:
+    for home in (node.resolve().parent.parent, shipped(_HOME)):
+        file = home / "measured" / part / _TIMINGS
+        if file.is_file():
+            return documents.load(file, Timings)
+    known = sorted(file.parent.name for file in shipped(_HOME, "measured").glob(f"*/{_TIMINGS}"))
+    raise FileNotFoundError(f"{node.name}: no {_TIMINGS} of {part!r}; there are timings of {', '.join(known)}")
 
 
 def load_fabric(name: str, folder: Path) -> Fabric:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator import documents
+from simulator.hardware.collective import Count
 from simulator.hardware.figure import Figure, Record
-from simulator.hardware.node import Count
 from simulator.hardware.topology import SCALE_UP, Device, Link, Topology
 from simulator.shipped import shipped
 from simulator.units import BytesPerSecond, human_rate

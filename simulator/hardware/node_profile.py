@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from simulator.hardware.collective import Timed
 from simulator.hardware.figure import Figure, Record
 from simulator.hardware.library import load_accelerator, load_node
 from simulator.hardware.link_sheet import sheet_for
@@ -88,7 +89,7 @@ def node_yaml(topology: Topology, accelerator: str, dump: str) -> str:
 
 
 def _taken(record: Record, like: str, count: int) -> Block:
-    """The fields of *record* of the shipped node *like*, each figure as one of another machine."""
+    """The fields of *record* of the shipped node *like*, each figure as one of another machine; timings by name."""
     block: Block = {}
     for name, value in record:
         if isinstance(value, Figure):
@@ -99,7 +100,7 @@ def _taken(record: Record, like: str, count: int) -> Block:
             inner = {
                 key: _taken(one, like, count) if not isinstance(one, Figure) else _entry(one, "", like)
                 for key, one in value.items()
-                if name != "few_ranks" or key < count
+                if (name != "few_ranks" or key < count) and not isinstance(one, Timed)
             }
             block |= {name: inner} if inner else {}
         elif value is not None:

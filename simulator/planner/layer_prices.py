@@ -173,7 +173,7 @@ class LayerPrices:
             )
             stretch.operator(pricer.step(bare, adapters, load), moves, moves_back)
             if operator.name in EXCHANGES and ep > 1:
-                stretch.exchange(exchange.busy_s(rows.sum(axis=2), operator.payload_bytes), exchange.latency_s)
+                stretch.exchange(exchange.busy_s(rows.sum(axis=2), operator.payload_bytes))
             for asked in operator.forward_collectives:
                 if asked.axis == "etp":
                     gathered = etp if asked.operation == "all_gather" else 1
@@ -224,10 +224,10 @@ class RoutedStretch:
         for size in step.saved:
             self._saved += np.broadcast_to(size, self._flat).reshape(self._shape)
 
-    def exchange(self, busy_s: Seconds, latency_s: float) -> None:
+    def exchange(self, busy_s: Seconds) -> None:
         """An exchange that keeps each level's ports busy, and as long on the way back."""
         self._busy += busy_s
-        self._moved[:, _EXCHANGE] += busy_s.max(axis=0) + latency_s
+        self._moved[:, _EXCHANGE] += busy_s.max(axis=0)
         self._work.append(np.zeros((2, *self._shape)))
 
     def passes(self) -> Passes:

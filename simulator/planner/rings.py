@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.hardware.cluster import Cluster, Level
-from simulator.hardware.node import Operation
+from simulator.hardware.collective import Operation
 from simulator.planner.splits import Column
 from simulator.program.network import SCALE_UP_KINDS
 
@@ -31,15 +31,14 @@ def ring_busy_s(cluster: Cluster, operation: Operation, ranks: Column, stride: C
         members = np.minimum(ranks, -(-level.size // stride))
         # Only what surely leaves the inner domain: groups that lie differently on the fabric are left out.
         reached = alike & (ranks > inside) & (level.size // stride > inside)
-        busy[number] = np.where(reached, passed / inside / _fastest(cluster, level, operation), 0.0)
+        busy[number] = np.where(reached, passed / inside / fastest(cluster, level, operation), 0.0)
         inside = np.maximum(inside, members)
     return busy
 
 
-def _fastest(cluster: Cluster, level: Level, operation: Operation) -> float:
+def fastest(cluster: Cluster, level: Level, operation: Operation) -> float:
     """The most bytes a second that one accelerator moves at *level*, whatever the size of the group."""
     collective = cluster.node.scale_up.collectives.get(operation)
     if collective is None or level.kind not in SCALE_UP_KINDS:
         return level.bandwidth_bytes_per_s * level.share
-    shares = [collective.share.value, *(figure.value for figure in collective.few_ranks.values())]
-    return level.bandwidth_bytes_per_s * max(shares)
+    return level.bandwidth_bytes_per_s * collective.best_share

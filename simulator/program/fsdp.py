@@ -12,7 +12,7 @@ which live to the end of the step, from the reduction's: caching allocators shar
 from __future__ import annotations
 
 from simulator.engine.task import Allocation
-from simulator.hardware.node import Operation
+from simulator.hardware.collective import Operation
 from simulator.model.operator import Kernel
 from simulator.parallel.sharding import ShardGroup
 from simulator.program.costs import Costs

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from simulator.engine.task import Collective
 from simulator.hardware.cluster import Cluster, Level
-from simulator.hardware.node import Collective as ScaleUpCollective
-from simulator.hardware.node import Operation
+from simulator.hardware.collective import Formula, Operation, Timed, passes
 from simulator.model.operator import Collective as LayerCollective
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement
@@ -54,15 +53,15 @@ class Network:
         spread = self._placement.spread(axis)
         if spread.size.max() <= 1:
             return None
-        passes = 2.0 if operation == "all_reduce" else 1.0
-        loads = passes * self._placement.ring_loads(axis, gathered_bytes)
+        rounds = passes(operation)
+        loads = rounds * self._placement.ring_loads(axis, gathered_bytes)
         steps_s = np.zeros(len(spread.size))
         for d in range(1, len(spread.within)):
             domains = spread.within[d] // spread.within[d - 1]
-            steps_s = steps_s + passes * (domains - 1) * self._cluster.levels[d].latency_s
+            steps_s = steps_s + rounds * (domains - 1) * self._cluster.levels[d].latency_s
         latency_s = self._inner_latency_s(operation, spread.within[0], gathered_bytes) + steps_s
-        sent = passes * gathered_bytes * (spread.size - 1) / spread.size
-        return self._priced(operation, axis, loads, latency_s, sent)
+        sent = rounds * gathered_bytes * (spread.size - 1) / spread.size
+        return self._priced(operation, axis, loads, latency_s, sent, gathered_bytes)
 
     def exchange(self, sent_bytes: Amounts) -> Transfer | None:
         """An all-to-all among ep ranks; *sent_bytes* [ep, ep] from each source (row) to each destination.
@@ -74,11 +73,11 @@ class Network:
             return None
         out, into = self._placement.exchange_loads(sent_bytes)
         within = self._placement.spread("ep").within
-        latency_s = self._inner_latency_s("all_to_all", within[0], float(sent_bytes.sum(axis=1).mean()))
-        latency_s = latency_s + self._reached_latency_s(within)
+        message = float(sent_bytes.sum(axis=1).mean())
+        latency_s = self._inner_latency_s("all_to_all", within[0], message) + self._reached_latency_s(within)
         place = self._placement.folding.representative % len(sent_bytes)
         away = sent_bytes.sum(axis=1) - np.diagonal(sent_bytes)
-        return self._priced("all_to_all", "ep", np.maximum(out, into), latency_s, away[place])
+        return self._priced("all_to_all", "ep", np.maximum(out, into), latency_s, away[place], message)
 
     def shuffle(self, axis: str, held_bytes: float) -> Transfer | None:
         """An all-to-all along *axis* in which every member spreads *held_bytes* evenly over all of its group.
@@ -112,7 +111,7 @@ class Network:
         nearer = np.concatenate([np.ones((1, len(spread.size)), np.int64), within[:-1]])
         loads = size * (within - nearer) / spread.size
         latency_s = self._inner_latency_s("all_to_all", within[0], size) + self._reached_latency_s(within)
-        return self._priced("all_to_all", axis, loads, latency_s, size * (spread.size - 1) / spread.size)
+        return self._priced("all_to_all", axis, loads, latency_s, size * (spread.size - 1) / spread.size, size)
 
     def _reached_latency_s(self, within: npt.NDArray[np.int64]) -> Amounts:
         """Latency of the levels beyond the innermost domain that a group reaches, [behaviours]."""
@@ -170,11 +169,17 @@ class Network:
         )
 
     def _priced(
-        self, operation: Operation, axis: str, loads: Amounts, latency_s: Amounts, sent_bytes: Amounts
+        self,
+        operation: Operation,
+        axis: str,
+        loads: Amounts,
+        latency_s: Amounts,
+        sent_bytes: Amounts,
+        message_bytes: float | Amounts,
     ) -> Transfer:
         within = self._placement.spread(axis).within
         levels = self._cluster.levels
-        rates = [self._rate(level, operation, within[d]) for d, level in enumerate(levels)]
+        rates = [self._rate(level, operation, within[d], message_bytes) for d, level in enumerate(levels)]
         busy_s = loads / np.stack(rates)
         groups = self._placement.folding.groups[axis]
         alone_s = _slowest_of_group(busy_s.max(axis=0), groups) + latency_s
@@ -190,7 +195,9 @@ class Network:
             grade=self._grade(operation, busy_s),
         )
 
-    def _rate(self, level: Level, operation: Operation, members: npt.NDArray[np.int64]) -> Amounts:
+    def _rate(
+        self, level: Level, operation: Operation, members: npt.NDArray[np.int64], message_bytes: float | Amounts
+    ) -> Amounts:
         """Attained bytes per second of one accelerator's ports at *level*; in a mesh, of its links to members only."""
         rate = np.full(len(members), level.bandwidth_bytes_per_s)
         if level.kind == "mesh":
@@ -198,7 +205,9 @@ class Network:
         collective = self._scale_up_collective(operation)
         if collective is None or level.kind not in SCALE_UP_KINDS:
             return rate * level.share
-        return np.asarray(rate * collective.share_at(members, self._cluster.node.scale_up.domain), np.float64)
+        return np.asarray(
+            rate * collective.share_at(members, self._cluster.node.scale_up.domain, message_bytes), np.float64
+        )
 
     def _inner_latency_s(
         self, operation: Operation, inner_members: npt.NDArray[np.int64], message_bytes: float | Amounts
@@ -209,7 +218,7 @@ class Network:
             return np.full(len(inner_members), self._cluster.levels[0].latency_s)
         return np.asarray(collective.latency_s(np.maximum(inner_members, 2), message_bytes), np.float64)
 
-    def _scale_up_collective(self, operation: Operation) -> ScaleUpCollective | None:
+    def _scale_up_collective(self, operation: Operation) -> Formula | Timed | None:
         return self._cluster.node.scale_up.collectives.get(operation)
 
     def _grade(self, operation: Operation, busy_s: Amounts) -> str:
@@ -219,7 +228,7 @@ class Network:
         if decisive.kind not in SCALE_UP_KINDS and nic is not None:
             return nic.share.grade
         collective = self._scale_up_collective(operation)
-        return collective.share.grade if collective else self._cluster.node.scale_up.bandwidth.grade
+        return collective.grade if collective else self._cluster.node.scale_up.bandwidth.grade
 
 
 def _slowest_of_group(seconds: Amounts, groups: npt.NDArray[np.int64]) -> Amounts:

@@ -20,7 +20,7 @@ from collections.abc import Set
 from dataclasses import replace
 
 from simulator.engine.task import Allocation
-from simulator.hardware.node import Operation
+from simulator.hardware.collective import Operation
 from simulator.model.operator import Kernel
 from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter, allocation
