@@ -32,12 +32,12 @@ def frozen(ranks: int, *parameters: Parameter, ep: int = 1) -> ShardGroup:
 def test_dim_0_is_cut_in_equal_parts_and_padded(shape: tuple[int, ...], ranks: int, shard: int) -> None:
     group = frozen(ranks, matrix(*shape))
     assert group.frozen_shard == shard
-    assert group.gathered_elements == shard * ranks
+    assert group.gathered_bytes == 2 * shard * ranks
 
 
 def test_each_parameter_is_padded_by_itself() -> None:
     group = frozen(4, matrix(7, 3), matrix(5))
-    assert (group.elements, group.frozen_shard, group.gathered_elements, group.parameters) == (26, 8, 32, 2)
+    assert (group.elements, group.frozen_shard, group.gathered_bytes, group.parameters) == (26, 8, 64, 2)
 
 
 def test_whole_experts_are_kept_together_while_there_are_enough() -> None:
@@ -81,7 +81,7 @@ def test_factor_a_of_rank_8_is_padded_sixteenfold_over_128_ranks() -> None:
     group = shard_group("layer", "dp_shard", 128, [], [a, b])
     assert group.trained_elements == 8 * 7168 + 12288 * 8
     assert group.trained_shard == 1 * 7168 + 96 * 8
-    assert group.gathered_elements == 128 * 7168 + 12288 * 8
+    assert group.gathered_bytes == 2 * (128 * 7168 + 12288 * 8)
 
 
 def test_hidden_matrices_are_those_of_layers_and_each_expert_s() -> None:

@@ -35,6 +35,8 @@ VARIANTS = {
         "training.multi_token_prediction=2",
         "routing.synthetic.sigma=0.5",
     ),
+    "dense, fp8 gathered": ("dense", "training.float8={recipe: tensorwise, all_gather: true}"),
+    "mixture, fp8": ("mixture", "training.float8={recipe: blockwise, experts: true, dispatch: true}"),
     "mixture, bf16 states": (
         "mixture",
         "training.optimizer={state_dtype: bf16, master_weights: false}",

@@ -10,6 +10,7 @@ import numpy as np
 
 from simulator.forecast.errors import Refused
 from simulator.forecast.expert_routing import ExpertRouting
+from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.scenario import Scenario, Training
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.library import build_cluster, load_fabric, load_node
@@ -47,7 +48,10 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     refused = list(_prediction_problems(scenario.training.multi_token_prediction, architecture))
     architecture = replace(architecture, mtp_layers=scenario.training.multi_token_prediction)
     cluster = _cluster(scenario, folder)
-    problems = refused or list(_problems(scenario, architecture))
+    problems = refused or [
+        *_problems(scenario, architecture),
+        *float8_problems(scenario, architecture, cluster.accelerator),
+    ]
     if problems:
         raise Refused(problems)
     split, training = scenario.parallel, scenario.training
@@ -58,6 +62,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         attention=training.attention,
         dropout=training.dropout,
         sequence_parallel=training.sequence_parallel,
+        float8=float8(scenario),
         tp=split.tp,
         cp=split.cp,
         context=training.context_parallel,

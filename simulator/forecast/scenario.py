@@ -81,6 +81,23 @@ class Fsdp(Section):
     reduce_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format in which gradients are summed.")
 
 
+class Float8(Section):
+    """Matmuls of linear layers in fp8 beside bf16 weights, as torchao (eager, compiled) or Transformer Engine (fused)
+    run them.
+    """
+
+    recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"] = Field(
+        "tensorwise",
+        description=(
+            "Scales: a tensor's, of earlier steps (delayed) or its own (tensorwise); a row's; a block's of 128 values "
+            "(DeepSeek-V3); of 32 values (mxfp8)."
+        ),
+    )
+    experts: bool = Field(False, description="Grouped matmuls of routed experts in fp8, too.")
+    all_gather: bool = Field(False, description="Parameters of linear layers are gathered in fp8: half the bytes.")
+    dispatch: bool = Field(False, description="Rows travel to experts in fp8, gradients of their results, too.")
+
+
 class Training(Section):
     """What one step does."""
 
@@ -108,6 +125,7 @@ class Training(Section):
         ),
     )
     execution: Literal["eager", "compiled", "fused"] = Field("fused", description="How operators run as kernels.")
+    float8: Float8 | None = Field(None, description="Present: linear layers of the decoder multiply in fp8.")
     attention: Literal["flash", "unfused"] = Field(
         "flash", description="flash: one kernel; unfused: products and a softmax over scores in memory, as Megatron-LM."
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Literal
 
+from simulator.model.float8 import Float8
+
 Execution = Literal["eager", "compiled", "fused"]
 """How operators run: framework kernels one by one, element-wise ones fused by a compiler, or a hand-fused stack."""
 
@@ -37,7 +39,9 @@ class Kernel:
     kind: str
     """Which efficiency curve prices it: gemm, grouped_gemm, attention, kda, scan, conv, indexer, sparse_attention;
     elementwise (contiguous), broadcast (strided or broadcast operands), cast_up, cast_down, copy, transpose, cat, fill,
-    masked_fill, reduction, norm, softmax, loss; gather, scatter, scatter_put, topk, sort."""
+    masked_fill, reduction, norm, softmax, loss; gather, scatter, scatter_put, topk, sort; around fp8 products amax,
+    amax_compiled (the largest absolute value) and quantize, quantize_rows, quantize_columns, quantize_blocks,
+    quantize_transposed (casts from bf16)."""
     flops: float
     bytes: float
     shape: tuple[int, ...] = ()
@@ -90,6 +94,8 @@ class Operator:
     """Gradient of the weights: run only when they are trained."""
     weights: tuple[str, ...] = ()
     """Names of the parameters used, within the layer."""
+    reads: str = ""
+    """Linear layers whose products may run in fp8: the name of the tensor that they multiply. Empty elsewhere."""
     saved: tuple[Saved, ...] = ()
     output_bytes: float = 0.0
     """Size of the result (per routed row where rows == "routed")."""
@@ -100,6 +106,8 @@ class Operator:
     payload_bytes: float = 0.0
     """Bytes that one routed row puts on the wire, for the expert dispatch and combine; 0 elsewhere. Other communication
     is in the collectives."""
+    backward_payload_bytes: float = 0.0
+    """The same of the row's gradient on its way back."""
     expert_parallel_only: bool = False
     """True for a copy that runs only where the experts are spread over several ranks."""
     forward_collectives: tuple[Collective, ...] = ()
@@ -127,6 +135,8 @@ class Workload:
     """Whether attention's probabilities and the results of sub-layers are dropped out; a flash kernel draws its own."""
     activation_bytes: int = 2
     """Bytes of one activation element (bf16: 2)."""
+    float8: Float8 | None = None
+    """How linear layers multiply in fp8; None: they do not."""
     image_patches: tuple[int, ...] = field(default=())
     """Patches of each image for the vision tower, before merging."""
     tp: int = 1

@@ -7,7 +7,7 @@ tensor is first split among ep ranks by whole experts, and sharded on dim 1 when
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -64,6 +64,8 @@ class Share:
     shard: int
     matrix: Matrix | None = None
     """Its hidden matrices, unsharded; None for embeddings, heads, and what has one dim."""
+    width: int = 2
+    """Bytes of an element as it is gathered and computed with: 2, bf16; 1, fp8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +95,31 @@ class ShardGroup:
         return self.frozen_elements + self.trained_elements
 
     @property
-    def gathered_elements(self) -> int:
-        """Elements of the all-gather's output: every rank's padded shard."""
-        return (self.frozen_shard + self.trained_shard) * self.ranks
+    def gathered_bytes(self) -> int:
+        """Size of the all-gather's output: every rank's padded shard."""
+        return self.ranks * sum(share.shard * share.width for share in (*self.frozen, *self.trained))
+
+    def recast(self, stored_bytes: int) -> list[Share]:
+        """The trained tensors whose shards, of *stored_bytes* an element, are cast to be gathered."""
+        return [share for share in self.trained if share.width != stored_bytes]
 
 
 def shard_group(
-    name: str, axis: str, ranks: int, frozen: Iterable[Parameter], trained: Iterable[Parameter], *, ep: int = 1
+    name: str,
+    axis: str,
+    ranks: int,
+    frozen: Iterable[Parameter],
+    trained: Iterable[Parameter],
+    *,
+    ep: int = 1,
+    width: Callable[[Parameter], int] = lambda _: 2,
 ) -> ShardGroup:
-    """Shard *frozen* and *trained* parameters over *ranks* ranks, routed experts among *ep* ranks before that."""
+    """Shard *frozen* and *trained* parameters over *ranks* ranks, routed experts among *ep* ranks before that.
+
+    *width*: bytes of an element of a parameter as it is gathered.
+    """
     fixed, learnt = (
-        tuple(Share(local_elements(p, ep), _shard_elements(p, ranks, ep), _matrix(p, ep)) for p in parameters)
+        tuple(Share(local_elements(p, ep), _shard_elements(p, ranks, ep), _matrix(p, ep), width(p)) for p in parameters)
         for parameters in (frozen, trained)
     )
     return ShardGroup(

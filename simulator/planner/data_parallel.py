@@ -75,15 +75,16 @@ class DataParallel:
         """What it adds to *splits*, whose stages have the layers between *edges*; a rank holds *slots* experts."""
         groups = self._groups(splits, edges, slots)
         fully = (splits["zero"] == 3)[:, None]
-        forward = sum(2 * COMPUTE_BYTES * (g.layers + g.ends) * g.sharded for g in groups) * self._copy_s * fully
+        width = self._job.gathered_bytes
+        forward = sum(2 * width * (g.layers + g.ends) * g.sharded for g in groups) * self._copy_s * fully
         backward = np.zeros_like(forward)
         twice = 2 if self._job.reshard_after_forward else 1
         gathers, reductions = np.zeros_like(forward), np.zeros_like(forward)
         busy = np.zeros((len(self._job.cluster.levels), *forward.shape))
         for g in groups:
-            backward += (twice - 1) * 2 * COMPUTE_BYTES * g.layers * g.sharded * self._copy_s * fully
+            backward += (twice - 1) * 2 * width * g.layers * g.sharded * self._copy_s * fully
             backward += (COMPUTE_BYTES + self._job.reduce_bytes) * g.trained * g.sharded * self._cat_s * fully
-            gathered = COMPUTE_BYTES * (twice * g.layers + g.ends) * fully
+            gathered = width * (twice * g.layers + g.ends) * fully
             reduced = self._job.reduce_bytes * g.trained * fully
             shared = np.where(g.sharded, reduced, COMPUTE_BYTES * g.trained * fully) / g.ranks[:, None]
             gathers += gathered * g.slowest("all_gather")
@@ -101,7 +102,7 @@ class DataParallel:
             owned = g.trained / g.ranks[:, None]
             tail += owned * self._update_bytes * self._update_s
             reduced = g.trained * g.slowest("reduce_scatter") + owned * g.slowest("all_reduce")
-            gathered = COMPUTE_BYTES * g.trained * g.slowest("all_gather")
+            gathered = self._job.gathered_bytes * g.trained * g.slowest("all_gather")
             tail += whole * (self._job.reduce_bytes * reduced + gathered)
         return tail
 

@@ -173,7 +173,8 @@ class LayerPrices:
             )
             stretch.operator(pricer.step(bare, adapters, load), moves, moves_back)
             if operator.name in EXCHANGES and ep > 1:
-                stretch.exchange(exchange.busy_s(rows.sum(axis=2), operator.payload_bytes))
+                least = min(operator.payload_bytes, operator.backward_payload_bytes)
+                stretch.exchange(exchange.busy_s(rows.sum(axis=2), least))
             for asked in operator.forward_collectives:
                 if asked.axis == "etp":
                     gathered = etp if asked.operation == "all_gather" else 1
@@ -183,8 +184,11 @@ class LayerPrices:
         return Exchange(self._job.cluster, Mesh(dp_shard=ep * etp, ep=ep, etp=etp))
 
     def _workload(self, tp: int, cp: int, etp: int, sequences: int) -> Workload:
-        length = self._job.workload.sequence_lengths[0]
-        return replace(self._job.workload, sequence_lengths=(length,) * sequences, tp=tp, cp=cp, etp=etp)
+        """The workload of a split; weights in fp8 are taken to be cast already, which is so with ZeRO-1 alone."""
+        base, float8 = self._job.workload, self._job.workload.float8
+        lengths = (base.sequence_lengths[0],) * sequences
+        cast = replace(float8, kept=True) if float8 else None
+        return replace(base, sequence_lengths=lengths, tp=tp, cp=cp, etp=etp, float8=cast)
 
     def _network(self, mesh: Mesh, group: int) -> Network:
         """The network of one *group*; of none where neighbouring groups lie differently on the fabric."""

@@ -66,7 +66,7 @@ class MemoryBound:
         optimizer, share = self._job.optimizer, 1 / ranks[:, None]
         stored, moments = optimizer.stored_bytes, least_moment_bytes(optimizer)
         sharded = (frozen * self._job.frozen_bytes + trained * (stored + moments)) * share
-        sharded += np.where(ranks[:, None] > 1, held * COMPUTE_BYTES, 0.0)
+        sharded += np.where(ranks[:, None] > 1, held * self._job.gathered_bytes, 0.0)
         master = stored if stored != COMPUTE_BYTES else 0
         whole = frozen * self._job.frozen_bytes + trained * (
             COMPUTE_BYTES + self._job.reduce_bytes + (master + moments) * share

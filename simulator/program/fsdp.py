@@ -7,9 +7,14 @@ lives until the next unit's copy-out, so three unsharded copies exist at the pea
 its own. A reduce-scatter takes its input in the reduce dtype while the unsharded gradients are still alive, and the
 next one waits for it. Gather buffers and casts come from the memory of the gather's stream, and reduced gradients,
 which live to the end of the step, from the reduction's: caching allocators share none of it with the compute stream.
+
+Weights that are gathered in fp8 are cast shard by shard, with scales that one pass over all shards and one all-reduce
+find behind the update (torchao, `precompute_float8_dynamic_scale_for_fsdp`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from simulator.engine.task import Allocation
 from simulator.hardware.collective import Operation
@@ -23,20 +28,31 @@ from simulator.program.unit import Unit
 GATHER = "fsdp_gather"
 REDUCE = "fsdp_reduce"
 COMPUTE_BYTES = 2
-"""Bytes of a gathered element: parameters are computed with in bf16."""
+"""Bytes of an element that is computed with in bf16, as all gradients are and all parameters outside fp8 matmuls."""
+TENSORS_PER_KERNEL = 100
+"""Tensors that one multi-tensor kernel takes, about: its argument space holds so many addresses."""
+SCALE_BYTES = 4
 
 
 class Fsdp:
     """Writes the FSDP tasks of a program."""
 
     def __init__(
-        self, emitter: Emitter, costs: Costs, network: Network, *, stored_bytes: int, reduce_bytes: int
+        self,
+        emitter: Emitter,
+        costs: Costs,
+        network: Network,
+        *,
+        stored_bytes: int,
+        reduce_bytes: int,
+        scaled_shards: Sequence[int] = (),
     ) -> None:
         self._emitter = emitter
         self._costs = costs
         self._network = network
         self._stored_bytes = stored_bytes
         self._reduce_bytes = reduce_bytes
+        self._scaled_shards = scaled_shards
         self._transfers: dict[tuple[str, str, float], Transfer | None] = {}
         self._gathers: dict[str, dict[int, str]] = {}
         self._spent: list[str] = []
@@ -56,7 +72,7 @@ class Fsdp:
         self._gathers[unit.name] = {}
         ready = self._copy_in(unit, ahead=ahead)
         for group in self._copied(unit):
-            size = float(group.gathered_elements * COMPUTE_BYTES)
+            size = float(group.gathered_bytes)
             transfer = self._ring("all_gather", group.axis, size)
             if transfer is not None:
                 name = f"all-gather {group.name}"
@@ -82,13 +98,13 @@ class Fsdp:
         own = list(self._gathers[unit.name].values())
         done = self._spent if keep_buffers else [*self._spent, *own]
         self._spent = own if keep_buffers else []
-        traffic = 2.0 * COMPUTE_BYTES * sum(g.gathered_elements for g in groups)
+        traffic = 2.0 * sum(g.gathered_bytes for g in groups)
         copy = self._costs.price(Kernel("split_copy", 0.0, traffic, launches=len(groups)))
         parameters = [
             tensors(
                 f"unsharded.{g.name}",
                 "gathered parameters",
-                [float(share.elements * COMPUTE_BYTES) for share in (*g.frozen, *g.trained)],
+                [float(share.elements * share.width) for share in (*g.frozen, *g.trained)],
             )
             for g in groups
         ]
@@ -198,9 +214,20 @@ class Fsdp:
         """Nothing: every backward pass has reduced its gradients."""
 
     def after_update(self) -> None:
-        """Free the sharded gradients (zero_grad)."""
+        """Free the sharded gradients (zero_grad), and find the scales with which shards are cast to be gathered."""
         self._emitter.release(*self._kept)
         self._kept = []
+        if not self._scaled_shards:
+            return
+        launches = max(1, len(self._scaled_shards) // TENSORS_PER_KERNEL)
+        dtype = "fp32" if self._stored_bytes != COMPUTE_BYTES else "bf16"
+        traffic = float(self._stored_bytes * sum(self._scaled_shards))
+        found = self._costs.price(Kernel("reduction", 0.0, traffic, dtype=dtype, launches=launches))
+        self._emitter.compute("scales of weights", "reduction", found)
+        transfer = self._ring("all_reduce", "dp_shard", float(SCALE_BYTES * len(self._scaled_shards)))
+        if transfer is not None:
+            deps = (self._emitter.last,)
+            self._emitter.await_(self._emitter.transfer("scales", REDUCE, "all_reduce", transfer, deps=deps))
 
     def _copy_in(self, unit: Unit, *, ahead: bool) -> tuple[int, ...]:
         """Cast the shards of *unit* to the compute format and copy them into the all-gather's buffer.
@@ -212,11 +239,12 @@ class Fsdp:
         groups = [group for group in self._copied(unit) if group.ranks > 1]
         if not groups:
             return self._last_copy_out
-        owned = sum(group.frozen_shard + group.trained_shard for group in groups)
-        trained = sum(group.trained_shard for group in groups) if self._stored_bytes != COMPUTE_BYTES else 0
-        copy = self._costs.price(Kernel("split_copy", 0.0, 2.0 * COMPUTE_BYTES * owned, launches=len(groups)))
-        if trained:
-            copy += self._costs.price(Kernel("cast_down", 0.0, float((self._stored_bytes + COMPUTE_BYTES) * trained)))
+        owned = sum(group.gathered_bytes / group.ranks for group in groups)
+        copy = self._costs.price(Kernel("split_copy", 0.0, 2.0 * owned, launches=len(groups)))
+        recast = [share for group in groups for share in group.recast(self._stored_bytes)]
+        if recast:
+            traffic = sum((self._stored_bytes + share.width) * share.shard for share in recast)
+            copy += self._costs.price(Kernel("cast_down", 0.0, float(traffic)))
         position = self._emitter.compute(f"gather copy-in {unit.name}", "split_copy", copy)
         return (position, *self._last_copy_out) if ahead or not self._last_copy_out else self._last_copy_out
 
@@ -226,11 +254,11 @@ class Fsdp:
 
     def _cast_bytes(self, group: ShardGroup) -> float:
         """What the shards of trained parameters take in the format of the gather, where that is not their own."""
-        return float(group.trained_shard * COMPUTE_BYTES) if self._stored_bytes != COMPUTE_BYTES else 0.0
+        return float(sum(share.shard * share.width for share in group.recast(self._stored_bytes)))
 
     def _is_copied(self, group: ShardGroup) -> bool:
         """Whether the parameters are not simply resident as they are computed with."""
-        return group.ranks > 1 or bool(group.trained_elements and self._stored_bytes != COMPUTE_BYTES)
+        return group.ranks > 1 or bool(group.recast(self._stored_bytes))
 
     def _ring(self, operation: Operation, axis: str, size: float) -> Transfer | None:
         key = operation, axis, size

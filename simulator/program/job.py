@@ -49,6 +49,12 @@ class Job:
         return None if self.routing is None else int(self.routing.placement.slots.shape[2])
 
     @property
+    def gathered_bytes(self) -> int:
+        """Bytes of an element of a parameter on its way between ranks, at least."""
+        float8 = self.workload.float8
+        return 1 if float8 is not None and float8.gathered else 2
+
+    @property
     def own_architecture(self) -> Architecture:
         """The model as one rank of each tensor-parallel group holds it."""
         return share_model(self.architecture, self.mesh.tp, self.mesh.etp)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from simulator.engine.task import Allocation
 from simulator.model.architecture import Architecture
+from simulator.model.float8 import takes_part
 from simulator.model.parameter import Parameter
 from simulator.model.parameters import (
     embedding_parameters,
@@ -23,6 +25,9 @@ from simulator.program.optimizers import rules
 from simulator.program.ownership import ownership
 from simulator.program.unit import Unit
 from simulator.program.update import Ownership
+
+EXPERT_DIMS = 3
+"""Dims of an expert matrix: experts, in, out. Biases have one less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +92,34 @@ def _held(job: Job, parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
 
 
 def _layer_unit(job: Job, name: str, weights: tuple[Parameter, ...]) -> Unit:
-    groups = [_group(job, name, [p for p in weights if p.role != "routed_expert"])]
+    groups = [_group(job, name, [p for p in weights if p.role != "routed_expert"], partial(_width, job))]
     experts = [p for p in weights if p.role == "routed_expert"]
     if experts:
         frozen, learnt = job.trained.split(experts)
-        groups.append(shard_group(f"{name} experts", "efsdp", job.mesh.efsdp, frozen, learnt, ep=job.mesh.ep))
+        held = shard_group(
+            f"{name} experts", "efsdp", job.mesh.efsdp, frozen, learnt, ep=job.mesh.ep, width=partial(_width, job)
+        )
+        groups.append(held)
     return Unit(name, tuple(groups), _made_by(job, name, weights))
 
 
-def _group(job: Job, name: str, parameters: Iterable[Parameter]) -> ShardGroup:
+def _group(
+    job: Job, name: str, parameters: Iterable[Parameter], width: Callable[[Parameter], int] = lambda _: COMPUTE_BYTES
+) -> ShardGroup:
     frozen, learnt = job.trained.split(parameters)
-    return shard_group(name, "dp_shard", job.mesh.fsdp, frozen, learnt)
+    return shard_group(name, "dp_shard", job.mesh.fsdp, frozen, learnt, width=width)
+
+
+def _width(job: Job, parameter: Parameter) -> int:
+    """Bytes of an element of a layer's *parameter* on its way between ranks.
+
+    torchao gathers the weights of dense linear layers in fp8, Megatron-LM those of its experts as well.
+    """
+    float8 = job.workload.float8
+    if float8 is None or not float8.gathered:
+        return COMPUTE_BYTES
+    expert = parameter.role == "routed_expert" and len(parameter.shape) == EXPERT_DIMS
+    return 1 if takes_part(parameter) or (expert and float8.kept and float8.experts) else COMPUTE_BYTES
 
 
 def _made_by(job: Job, name: str, weights: Iterable[Parameter]) -> dict[str, tuple[str, int]]:

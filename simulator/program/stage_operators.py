@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 from simulator.engine.task import Allocation
 from simulator.model.architecture import Layer
-from simulator.model.operator import Operator
+from simulator.model.operator import Kernel, Operator
+from simulator.model.operators.float8 import multiplies_in_float8, once_a_step
 from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import Part, module_embedding, module_loss, module_parts
 from simulator.program.emitter import allocation, tensors
@@ -90,6 +92,33 @@ class StageOperators:
             return []
         size = gather_buffer_bytes(workload, self._job.architecture.hidden)
         return [allocation("resident.gather buffer", "communication buffers", size)]
+
+    def weight_casts(self) -> list[Kernel]:
+        """The kernels that make the fp8 copies of weights that are kept from step to step."""
+        float8, sizes = self._job.workload.float8, self._float8_weights()
+        passes = once_a_step(float8) if float8 and sizes else ()
+        return [Kernel(step.kind, 0.0, step.bytes * sum(sizes), launches=len(sizes)) for step in passes]
+
+    def float8_copies(self) -> list[Allocation]:
+        """Both fp8 copies of each weight that is kept so, beside the bf16 one; gathered in fp8, they stand for it."""
+        float8, sizes = self._job.workload.float8, self._float8_weights()
+        if not sizes or (float8 and float8.gathered):
+            return []
+        return [tensors("resident.fp8 copies", "parameters", [size for size in sizes for _ in range(2)])]
+
+    def _float8_weights(self) -> list[float]:
+        """Elements of each weight of the stage that is kept in fp8; experts count together."""
+        float8 = self._job.workload.float8
+        if float8 is None or not float8.kept:
+            return []
+        experts = self._job.expert_slots or 0
+        modules = (operators for number in range(len(self._modules)) for _, operators in self.module(number))
+        return [
+            float(prod(operator.forward[-1].shape[-2:]) * (experts if operator.rows == "routed" else 1))
+            for operators in (*map(self.layer, self._layers), *modules)
+            for operator in operators
+            if multiplies_in_float8(operator)
+        ]
 
     def _makes(self) -> list[Layer]:
         """One layer of each make."""

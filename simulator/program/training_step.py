@@ -81,9 +81,11 @@ class _Stage:
                 ends[micro_batch] = emitter.last
         update = Update(emitter, self._costs, self._network, job.optimizer, self._layout.ownership)
         birth = writer.update(partial(rules()[job.optimizer.name].write, update))
+        operators = self._operators
+        held = (*operators.unread_gradients(), *operators.gather_buffer(), *operators.float8_copies())
         return StageProgram(
             tasks=emitter.tasks,
-            resident=[*self._layout.resident, *self._operators.unread_gradients(), *self._operators.gather_buffer()],
+            resident=[*self._layout.resident, *held],
             born=list(self._layout.born),
             birth=birth,
             micro_batch_ends=tuple(ends[m] for m in sorted(ends)),
@@ -120,9 +122,17 @@ class _Stage:
                 stored_bytes=job.optimizer.stored_bytes,
                 made=self._operators.made_gradients(),
                 averaged=job.mesh.dp_replicate * job.mesh.fsdp > 1,
+                casts=self._operators.weight_casts(),
             )
-        stored, reduced = job.optimizer.stored_bytes, job.reduce_bytes
-        return Fsdp(emitter, self._costs, self._network, stored_bytes=stored, reduce_bytes=reduced)
+        scaled = [share.shard for group in self._layout.groups for share in group.trained if share.width == 1]
+        return Fsdp(
+            emitter,
+            self._costs,
+            self._network,
+            stored_bytes=job.optimizer.stored_bytes,
+            reduce_bytes=job.reduce_bytes,
+            scaled_shards=scaled,
+        )
 
     def _steps(self, layer: Layer) -> list[Step]:
         """The priced operators of *layer*; those that no routing touches are shared by all layers of its make."""

@@ -10,12 +10,9 @@ from simulator.model.operator import Kernel
 from simulator.parallel.sharding import Matrix
 from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter
-from simulator.program.fsdp import COMPUTE_BYTES
+from simulator.program.fsdp import COMPUTE_BYTES, TENSORS_PER_KERNEL
 from simulator.program.network import Network
 from simulator.program.optimizer import Optimizer
-
-TENSORS_PER_KERNEL = 100
-"""Tensors that one multi-tensor kernel takes, about: its argument space holds so many addresses."""
 
 
 @dataclass(frozen=True, slots=True)

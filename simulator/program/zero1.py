@@ -16,7 +16,7 @@ With R = 4 that is 16 bytes for each element of the buffer and 18 for each owned
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from simulator.engine.task import Allocation
@@ -24,11 +24,10 @@ from simulator.hardware.collective import Operation
 from simulator.model.operator import Kernel
 from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter, allocation
-from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE
+from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE, TENSORS_PER_KERNEL
 from simulator.program.layout import Layout
 from simulator.program.network import Network
 from simulator.program.unit import Unit
-from simulator.program.update import TENSORS_PER_KERNEL
 
 FP32_BYTES = 4
 
@@ -37,7 +36,8 @@ class Zero1:
     """Writes what data parallelism adds to a program.
 
     *reduce_bytes* and *stored_bytes*: of an element of the buffer, and of a parameter that is updated. *made*: weights
-    whose gradients are tensors for a moment. *averaged*: whether several ranks share the batch.
+    whose gradients are tensors for a moment. *averaged*: whether several ranks share the batch. *casts*: the passes
+    over weights that make the fp8 copies which the next step multiplies with.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Zero1:
         stored_bytes: int,
         made: Set[str],
         averaged: bool,
+        casts: Sequence[Kernel] = (),
     ) -> None:
         self._emitter = emitter
         self._costs = costs
@@ -60,6 +61,7 @@ class Zero1:
         self._stored_bytes = stored_bytes
         self._made = made
         self._averaged = averaged
+        self._casts = casts
 
     def gather(self, unit: Unit) -> None:
         """Nothing: parameters are whole."""
@@ -101,12 +103,16 @@ class Zero1:
         self._pass("clip gradients", "elementwise", owned * 2 * FP32_BYTES, launches=multi)
 
     def after_update(self) -> None:
-        """All-gather the updated parameters, and empty the buffer for the next step."""
-        if self._stored_bytes != COMPUTE_BYTES:
-            traffic = self._layout.ownership.elements * (self._stored_bytes + COMPUTE_BYTES)
-            self._pass("copy parameters", "cast_down", traffic, launches=self._tensors())
-        for axis, elements in self._trained().items():
-            self._collective("all_gather", axis, elements * COMPUTE_BYTES, GATHER)
+        """All-gather the updated parameters, cast those that are multiplied in fp8, and empty the buffer."""
+        recast = sum(len(group.recast(self._stored_bytes)) for group in self._layout.groups)
+        if recast:
+            width = sum(self._gathered().values()) / sum(self._trained().values())
+            traffic = self._layout.ownership.elements * (self._stored_bytes + width)
+            self._pass("copy parameters", "cast_down", traffic, launches=recast)
+        for axis, size in self._gathered().items():
+            self._collective("all_gather", axis, size, GATHER)
+        for kernel in self._casts:
+            self._emitter.compute("cast weights", kernel.kind, self._costs.price(kernel))
         self._pass("zero gradients", "fill", sum(self._trained().values()) * self._reduce_bytes)
 
     def _pass(self, name: str, kind: str, traffic: float, *, launches: int = 1) -> None:
@@ -132,6 +138,15 @@ class Zero1:
         for group in self._layout.groups:
             if group.trained_elements:
                 total[group.axis] = total.get(group.axis, 0) + group.trained_elements
+        return total
+
+    def _gathered(self) -> dict[str, int]:
+        """Bytes of all trained parameters as they are gathered, by the axis that shares them."""
+        total: dict[str, int] = {}
+        for group in self._layout.groups:
+            if group.trained:
+                size = sum(share.elements * share.width for share in group.trained)
+                total[group.axis] = total.get(group.axis, 0) + size
         return total
 
     def _ranks(self, axis: str) -> int:

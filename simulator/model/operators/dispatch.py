@@ -32,6 +32,7 @@ def dispatch_operators(component: MixtureOfExperts, tokens: Lane, routed: Lane, 
             rows="routed",
             output_bytes=routed.tensor_bytes(width),
             payload_bytes=routed.tensor_bytes(width),
+            backward_payload_bytes=routed.tensor_bytes(width),
         ),
         _expert_order("sort_by_expert", routed, width),
     )
@@ -47,6 +48,7 @@ def combine_operators(component: MixtureOfExperts, tokens: Lane, routed: Lane, w
             rows="routed",
             output_bytes=routed.tensor_bytes(width),
             payload_bytes=routed.tensor_bytes(width),
+            backward_payload_bytes=routed.tensor_bytes(width),
         ),
         _unpermute(tokens, width, own_rows(component, tokens)),
     )

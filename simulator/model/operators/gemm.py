@@ -51,6 +51,7 @@ def linear(
         backward=grad_input if backward else (),
         backward_weight=grad_weight if backward else (),
         weights=weights,
+        reads=source if backward else "",
         saved=(kept,) if backward else (),
         output_bytes=lane.tensor_bytes(width_out),
     )
@@ -100,6 +101,7 @@ def grouped_linear(
         backward=(kernel(width_in, width_out),),
         backward_weight=(kernel(width_out, width_in),),
         weights=weights + (tuple(f"{weight}_bias" for weight in weights) if bias else ()),
+        reads=source,
         saved=(Saved(source, size * width_in, "weight_gradient", weights),),
         output_bytes=size * width_out,
         rows="routed",

@@ -13,6 +13,7 @@ from simulator.model.architecture import Architecture, FeedForward, Layer, Mixer
 from simulator.model.operator import Operator, Workload, keep_once
 from simulator.model.operators import loss, vision
 from simulator.model.operators.embedding import embedding
+from simulator.model.operators.float8 import in_float8
 from simulator.model.operators.hyper_connections import read_streams, write_streams
 from simulator.model.operators.lane import Lane, own_lane
 from simulator.model.operators.norm import NormShape, either_norm
@@ -35,7 +36,7 @@ def layer_operators(architecture: Architecture, layer: Layer, workload: Workload
         if component is not None:
             inner = component_operators(component, hidden, workload)
             found += _sub_layer(architecture, layer, lane, part, inner, dropout=workload.dropout)
-    return keep_once(found)
+    return keep_once(in_float8(found, workload))
 
 
 def embedding_operators(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:

@@ -7,6 +7,8 @@ and the int64 positions.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.model.architecture import MixtureOfExperts
 from simulator.model.operator import Kernel, Operator, Saved
 from simulator.model.operators.dispatch import ordered_positions, sort_positions
@@ -25,7 +27,7 @@ def router_operators(component: MixtureOfExperts, lane: Lane, hidden: int) -> tu
     """Router product and choice for each token."""
     choices = component.experts + component.zero_experts
     product = linear(lane, "router", FEED_FORWARD_INPUT, hidden, choices, ("mlp.gate.weight",))
-    return product, _choice(component, lane, choices)
+    return replace(product, reads=""), _choice(component, lane, choices)
 
 
 def _weight_gradients(lane: Lane, pairs: int) -> tuple[Kernel, ...]:

@@ -1,0 +1,80 @@
+"""fp8 matmuls of a scenario: what the stacks that a scenario can name do, and what is refused.
+
+torchao (eager or compiled) scales tensors or rows, or 32 values (MX); its grouped matmuls scale rows or 32 values, and
+its fp8 all-gather tensors. Transformer Engine (fused) scales tensors, from earlier steps or their own, blocks, or 32
+values; Megatron-LM keeps both fp8 copies of each weight from the first micro-batch of a step on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.forecast.scenario import Scenario
+from simulator.hardware.accelerator import Accelerator
+from simulator.model.architecture import Architecture
+from simulator.model.float8 import Float8
+
+_RECIPES = {
+    "eager": ("tensorwise", "rowwise"),
+    "compiled": ("tensorwise", "rowwise", "mxfp8"),
+    "fused": ("delayed", "tensorwise", "blockwise", "mxfp8"),
+}
+_WHOLE_TENSORS = ("delayed", "tensorwise")
+
+
+def float8(scenario: Scenario) -> Float8 | None:
+    """How linear layers multiply in fp8."""
+    training = scenario.training
+    asked = training.float8
+    if asked is None:
+        return None
+    fused = training.execution == "fused"
+    return Float8(
+        recipe=asked.recipe,
+        experts=asked.experts,
+        dispatch=asked.dispatch,
+        kept=fused and training.zero == 1,
+        gathered=asked.all_gather,
+        keeps_cast_input=fused and training.lora is None,
+    )
+
+
+def float8_problems(scenario: Scenario, architecture: Architecture, accelerator: Accelerator) -> Iterator[str]:
+    """What does not go together with fp8 matmuls."""
+    training, asked = scenario.training, scenario.training.float8
+    if asked is None:
+        return
+    where, allowed = "training.float8", _RECIPES[training.execution]
+    if asked.recipe not in allowed:
+        yield (
+            f"{where}.recipe: found {asked.recipe}, which no {training.execution} stack has; "
+            f"allowed: {', '.join(allowed)}"
+        )
+    needed = "mxfp8" if asked.recipe == "mxfp8" else "fp8"
+    if not accelerator.has_format(needed):
+        known = ", ".join(sorted(accelerator.sheet.dense_flops_per_s))
+        yield f"{where}.recipe: found {asked.recipe}, but {accelerator.id} has no {needed} arithmetic; it has {known}"
+    yield from _expert_problems(scenario, architecture)
+    if asked.all_gather and asked.recipe not in _WHOLE_TENSORS:
+        allowed = _WHOLE_TENSORS
+        yield f"{where}.all_gather: needs one scale a tensor, found {asked.recipe}; allowed: {', '.join(allowed)}"
+    if asked.all_gather and training.lora is not None:
+        yield f"{where}.all_gather: is about weights that are trained, and lora freezes them; leave it out"
+    if asked.all_gather and training.zero == 1 and training.execution != "fused":
+        yield f"{where}.all_gather: with zero: 1 it is Megatron-LM's; allowed: execution fused"
+
+
+def _expert_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    training, asked = scenario.training, scenario.training.float8
+    assert asked is not None
+    where = "training.float8"
+    experts = next(iter(architecture.moe_layers()), None) is not None
+    for name in ("experts", "dispatch"):
+        if getattr(asked, name) and not experts:
+            yield f"{where}.{name}: {architecture.model_type} has no routed experts; leave it out"
+    if asked.experts and training.execution != "fused" and asked.recipe == "tensorwise":
+        yield f"{where}.experts: torchao's grouped matmuls know no tensorwise scales; allowed: rowwise, mxfp8"
+    if asked.dispatch and not asked.experts:
+        yield f"{where}.dispatch: rows in fp8 are for experts in fp8; add experts: true"
+    if asked.dispatch and asked.recipe != "blockwise":
+        yield f"{where}.dispatch: has a scale for 128 values, found {asked.recipe}; allowed: recipe blockwise"
