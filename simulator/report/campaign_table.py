@@ -19,6 +19,7 @@ _LOST = {
 def campaign_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What `rackcast run` says of *found*, the key "campaign" of `run --json`: words, and what they stand for."""
     wall, usd, checkpoint = found["wall_s"], found["usd"], found["checkpoint"]
+    apart, many, restart = days(found["mtbf_s"]), f"{found['failures']:.0f}", human_time(found["restart_s"])
     verdict = f"; misses its {' and its '.join(found['misses'])}" if found["misses"] else ""
     rows = [
         (
@@ -32,10 +33,7 @@ def campaign_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{human_bytes(checkpoint['bytes'])} every {human_time(checkpoint['interval_s'])}, stall "
             f"{human_time(checkpoint['stall_s'])}, safe after {human_time(checkpoint['safe_after_s'])}",
         ),
-        (
-            "failures",
-            f"one in {days(found['mtbf_s'])}, {found['failures']:.0f} in all, {human_time(found['restart_s'])} to restart",
-        ),
+        ("failures", f"one in {apart}, {many} in all, {restart} to restart"),
     ]
     if usd["p50"] is not None:
         rows.append(("cost of it", f"{usd['p50']:,.4g} USD for {found['accelerators']:,} accelerators"))
