@@ -16,6 +16,7 @@ from simulator.cli.guard import Answer, conclude, say
 from simulator.cli.options import AsJson, Changes, ScenarioName
 
 if TYPE_CHECKING:
+    from simulator.forecast.scenario import Scenario
     from simulator.planner.store import Store
     from simulator.planner.sweep import Heard
     from simulator.planner.workers import Workers
@@ -62,8 +63,9 @@ def plan(
 ) -> None:
     """Rank every valid split of the job over its cards: bounded, the best simulated, the winner and why others lose.
 
-    The scenario's own `parallel` section counts for nothing. Results are kept in parquet: a second run goes on where
-    the first one ended.
+    The scenario's own `parallel` section counts for nothing. With `campaign.most_accelerators` every size of cluster up
+    to that is planned, and the cheapest that meets deadline and budget named. Results are kept in parquet: a second run
+    goes on where the first one ended.
     """
     conclude(lambda: _answer(scenario, changes or [], over or [], (simulate, explain, backend, jobs, out)), as_json)
 
@@ -106,13 +108,31 @@ def _plan(
 
     path = find_scenario(name)
     document = read(path, Scenario, changes)
+    campaign = document.content.campaign
     with placing(document):
+        if campaign is not None and campaign.most_accelerators is not None:
+            return _size(document.content, path.parent, store, pool, hear, simulate)
         result = find(document.content, path.parent, store, pool, most=simulate, hear=hear)
     if result["winner"]:
         with replacing(store.folder / "plan.png") as file:
             write_png(plan_chart(result), file)
         say(f"wrote plan.png, {store.file.name} into {store.folder}")
     return Answer(result, lambda: plan_table(result, explain=explain))
+
+
+def _size(scenario: Scenario, folder: Path, store: Store, pool: Workers, hear: Heard, simulate: int) -> Answer:
+    from simulator.planner.sizing import size
+    from simulator.report.files import replacing
+    from simulator.report.paper import write_png
+    from simulator.report.sizing_chart import sizing_chart
+    from simulator.report.sizing_table import sizing_table
+
+    result = size(scenario, folder, store, pool, most=simulate, hear=hear, say=say)
+    if any(one["wall_s"] for one in result["sizes"]):
+        with replacing(store.folder / "sizes.png") as file:
+            write_png(sizing_chart(result), file)
+        say(f"wrote sizes.png, {store.file.name} into {store.folder}")
+    return Answer(result, lambda: sizing_table(result))
 
 
 @contextmanager

@@ -167,11 +167,15 @@ def _usd_per_hour(scenario: Scenario, job: Job) -> float | None:
 def _stored(job: Job, step: SimulatedStep) -> tuple[float, float]:
     """Bytes of a checkpoint, trained weights with their optimizer's states: in all, and of the fullest rank.
 
-    Replicas of a sharded model store one copy.
+    Replicas store one copy.
     """
-    each = job.state.parameter + job.state.optimizer
-    owned = [program.layout.owned_elements * each for program in step.programs]
-    return sum(owned) * job.mesh.stage_ranks / job.mesh.dp_replicate, max(owned)
+    layouts = [program.layout for program in step.programs]
+    owned = [
+        layout.ownership.elements * job.optimizer.stored_bytes + sum(float(moment.bytes) for moment in layout.born)
+        for layout in layouts
+    ]
+    copies = job.mesh.dp_replicate * (1 if job.zero else job.mesh.fsdp)
+    return sum(owned) * job.mesh.stage_ranks / copies, max(owned)
 
 
 def _traffic(step: SimulatedStep) -> dict[str, float]:

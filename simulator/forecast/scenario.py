@@ -192,6 +192,10 @@ class Campaign(Section):
         0, description="Nodes held ready, beyond those in use, to take the place of broken ones."
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Decides when failures come.")
+    least_accelerators: Degree = Field(1, description="`rackcast plan` looks at clusters from this size on ...")
+    most_accelerators: Degree | None = Field(
+        None, description="... up to this one, for the cheapest that meets the goals; absent: at the size stated only."
+    )
     within: Seconds | None = Field(None, description="Deadline, from the start, to be met nine times in ten.")
     budget_usd: Annotated[float, Field(gt=0)] | None = Field(None, description="Most that it may cost, likewise.")
 

@@ -103,6 +103,20 @@ def plan(
     :exc:`simulator.forecast.errors.Refused` for input that does not go together.
     """
     search, case = prepare(scenario, folder)
+    explore(search, case, store, workers, most=most, hear=hear)
+    return answer(scenario, search, store)
+
+
+def explore(
+    search: Search,
+    case: Callable[[int], Case],
+    store: Store,
+    workers: Workers,
+    *,
+    most: int = MOST_SIMULATED,
+    hear: Heard | None = None,
+) -> None:
+    """Simulate candidates of *search*, at most *most*, until none that is left can win."""
     while search.simulated < most and len(search.rows) < MOST_CHECKED * most:
         promising = search.promising()
         candidates = promising if len(promising) else search.roomier()
@@ -113,7 +127,6 @@ def plan(
         found = run_cases(cases.values(), store, workers, hear and _among(hear, search.simulated, most))
         search.rows.update((number, found[made.key]) for number, made in cases.items())
     store.join()
-    return answer(scenario, search, store)
 
 
 def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], Case]]:

@@ -92,7 +92,9 @@ class Network:
             reaches = spread.within[d] > spread.within[d - 1]
             latency_s = np.where(reaches, latency_s + self._cluster.levels[d].latency_s, latency_s)
         away = held_bytes * (spread.size - 1) / spread.size
-        return self._priced("all_to_all", axis, self._placement.shuffle_loads(axis, held_bytes), latency_s, away, held_bytes)
+        return self._priced(
+            "all_to_all", axis, self._placement.shuffle_loads(axis, held_bytes), latency_s, away, held_bytes
+        )
 
     def collective(self, asked: LayerCollective, size: float | Amounts) -> Transfer | None:
         """A collective of the layer's operators, of *size* bytes in all; None where its groups have one member."""

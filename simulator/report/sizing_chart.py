@@ -1,0 +1,60 @@
+"""Days and money of the whole run against the size of the cluster, with the deadline that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from simulator.report.paper import FAINT, INK, SIZE_INCHES, titles
+from simulator.report.plan_table import split_label
+from simulator.report.sizing_table import sizing_headline
+from simulator.units import human_count
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DAY_S = 86400.0
+_MEETS, _MISSES = "#009E73", "#D55E00"
+
+
+def sizing_chart(result: Mapping[str, Any]) -> Figure:
+    """Draw *result*, the object of `plan --json` where it looked at sizes, of which one at least was planned."""
+    from matplotlib.figure import Figure
+
+    planned = [one for one in result["sizes"] if one["wall_s"] is not None]
+    figure = Figure(figsize=SIZE_INCHES, facecolor="white")
+    best = result["winner"]
+    titles(figure, sizing_headline(result), "")
+    told = f"{result['scenario']}. " + (f"Split: {split_label(best['split'])}" if best else "Nothing meets the goals")
+    figure.text(0.015, 0.915, told, fontsize=11, color=FAINT, va="center")
+    axes = figure.add_axes((0.065, 0.09, 0.9, 0.76))
+    for position, one in enumerate(planned):
+        wall = {key: s / _DAY_S for key, s in one["wall_s"].items()}
+        colour = _MEETS if one["verdict"] == "meets" else _MISSES
+        axes.bar(position, wall["p50"], width=0.55, color=colour, zorder=2)
+        axes.errorbar(
+            position, wall["p50"], [[wall["p50"] - wall["p10"]], [wall["p90"] - wall["p50"]]], color=INK, capsize=5,
+            zorder=3,
+        )  # fmt: skip
+        axes.annotate(
+            _label(one), (position, wall["p90"]), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=10,
+            color=INK,
+        )  # fmt: skip
+    if result["within_s"] is not None:
+        axes.axhline(result["within_s"] / _DAY_S, color=INK, lw=1.2, ls="--", zorder=1)
+        axes.annotate(
+            f"deadline, {result['within_s'] / _DAY_S:.3g} days", (len(planned) - 0.5, result["within_s"] / _DAY_S),
+            xytext=(0, 4), textcoords="offset points", ha="right", fontsize=10, color=INK,
+        )  # fmt: skip
+    axes.set_xticks(range(len(planned)), [f"{one['accelerators']:,} cards" for one in planned])
+    axes.set_xlim(-0.5, len(planned) - 0.5)
+    axes.set_ylim(0, 1.15 * max(one["wall_s"]["p90"] for one in planned) / _DAY_S)
+    axes.set_ylabel("days for the whole run; line from p10 to p90", color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _label(one: Mapping[str, Any]) -> str:
+    usd = one["usd"]["p50"]
+    cost = f"{human_count(usd)} USD\n" if usd is not None else ""
+    return f"{cost}goodput {100 * one['goodput']:.0f} %"
