@@ -14,7 +14,7 @@ from simulator.program.training_step import TrainingStep
 
 ScenarioInFolder = tuple[Scenario, Path]
 Small = Callable[..., ScenarioInFolder]
-"""Reads one of the small scenarios, "dense", "mixture" or "predicting", with overrides as of `--set`."""
+"""Reads one of the small scenarios, named as in `MODELS`, with overrides as of `--set`."""
 
 DENSE = {
     "model_type": "llama",
@@ -34,6 +34,27 @@ MIXTURE = DENSE | {
     "moe_intermediate_size": 512,
 }
 PREDICTING = MIXTURE | {"model_type": "small_predicting", "num_nextn_predict_layers": 2, "use_qk_norm": True}
+VISION = {
+    "depth": 3,
+    "hidden_size": 256,
+    "num_heads": 4,
+    "intermediate_size": 1024,
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "spatial_merge_size": 2,
+    "num_position_embeddings": 1024,
+    "out_hidden_size": 1024,
+    "deepstack_visual_indexes": [1],
+}
+SEEING = {"model_type": "qwen3_vl", "text_config": DENSE | {"head_dim": 128}, "vision_config": VISION}
+SEEING_MIXTURE = {"model_type": "qwen3_vl_moe", "text_config": MIXTURE, "vision_config": VISION}
+MODELS = {
+    "dense": DENSE,
+    "mixture": MIXTURE,
+    "predicting": PREDICTING,
+    "seeing": SEEING,
+    "seeing-mixture": SEEING_MIXTURE,
+}
 SCENARIO = """\
 name: small-{kind}
 model: small-{kind}
@@ -45,7 +66,7 @@ training: {{sequence_length: 2048, global_batch_sequences: 16}}
 
 def write_small(folder: Path) -> Small:
     """Write the models and scenarios into *folder*."""
-    for kind, config in (("dense", DENSE), ("mixture", MIXTURE), ("predicting", PREDICTING)):
+    for kind, config in MODELS.items():
         (folder / f"small-{kind}.json").write_text(json.dumps(config))
         (folder / f"scenario-{kind}.yaml").write_text(SCENARIO.format(kind=kind))
     return lambda kind, *overrides: read_scenario(str(folder / f"scenario-{kind}.yaml"), overrides)

@@ -14,6 +14,7 @@ from small_jobs import ScenarioInFolder, write_small
 from simulator.forecast.assembly import assemble_job
 from simulator.forecast.fitting import changed
 from simulator.forecast.forecast import forecast
+from simulator.forecast.image_batches import ImageBatches
 from simulator.planner.bounds import TERMS, Bound, Bounds
 from simulator.planner.expert_rows import ExpertRows
 from simulator.planner.splits import Splits, enumerate_splits
@@ -37,6 +38,14 @@ VARIANTS = {
     ),
     "dense, fp8 gathered": ("dense", "training.float8={recipe: tensorwise, all_gather: true}"),
     "mixture, fp8": ("mixture", "training.float8={recipe: blockwise, experts: true, dispatch: true}"),
+    "images, one rank in four with many": (
+        "seeing",
+        "training.images={height: 256, width: 256, per_sequence: [0, 2, 0, 24]}",
+    ),
+    "mixture with images, frozen tower": (
+        "seeing-mixture",
+        "training.images={height: 256, width: 256, synthetic: {mean: 6, sigma: 0.8}, frozen: [tower]}",
+    ),
     "mixture, bf16 states": (
         "mixture",
         "training.optimizer={state_dtype: bf16, master_weights: false}",
@@ -55,7 +64,8 @@ def _bounded(variant: str) -> tuple[ScenarioInFolder, Splits, Bound]:
         job.architecture, job.cluster, sequence_length=2048, global_batch_sequences=32, context=context
     )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
-    return (scenario, folder), splits, Bounds(job, experts, 32).of(splits)
+    images = ImageBatches(scenario, job.architecture) if job.images is not None else None
+    return (scenario, folder), splits, Bounds(job, experts, 32, images).of(splits)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -11,6 +11,7 @@ import numpy as np
 from simulator.forecast.errors import Refused
 from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
+from simulator.forecast.image_batches import ImageBatches, image_problems
 from simulator.forecast.scenario import Scenario, Training
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.library import build_cluster, load_fabric, load_node
@@ -24,6 +25,7 @@ from simulator.model.split import split_problems
 from simulator.parallel.folding import Folding, apart, fold
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
+from simulator.program.image_load import ImageLoad
 from simulator.program.job import Job
 from simulator.program.optimizer import Optimizer
 from simulator.program.trained import Trained
@@ -56,6 +58,10 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         raise Refused(problems)
     split, training = scenario.parallel, scenario.training
     mesh = Mesh(split.dp_replicate, split.dp_shard, split.ep, split.tp, split.cp, split.pp, split.etp)
+    images = None
+    if training.images is not None:
+        batches = ImageBatches(scenario, architecture)
+        images = batches.load(mesh.data_parallel, training.micro_batch_sequences)
     workload = Workload(
         (training.sequence_length,) * training.micro_batch_sequences,
         execution=training.execution,
@@ -72,7 +78,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         architecture=architecture,
         cluster=cluster,
         mesh=mesh,
-        folding=_folding(mesh, cluster) if folded else apart(mesh.groups(), mesh.stage_ranks),
+        folding=_folding(mesh, cluster, images) if folded else apart(mesh.groups(), mesh.stage_ranks),
         workload=workload,
         trained=_trained(training),
         optimizer=_optimizer(training),
@@ -85,6 +91,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         recompute=training.recompute == "full",
         loss=training.loss,
         routing=_routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators),
+        images=images,
     )
 
 
@@ -119,10 +126,10 @@ def _cluster(scenario: Scenario, folder: Path) -> Cluster:
         raise Refused([f"cluster.accelerators: {error}"]) from None
 
 
-def _folding(mesh: Mesh, cluster: Cluster) -> Folding:
-    """Ranks of a stage are told apart by the experts they hold and by how their groups lie around them."""
+def _folding(mesh: Mesh, cluster: Cluster, images: ImageLoad | None) -> Folding:
+    """Ranks of a stage are told apart by their experts, their images and how their groups lie around them."""
     sizes = [level.size for level in cluster.levels]
-    features = [mesh.expert_rank()]
+    features = [mesh.expert_rank(), *((images.of_ranks(mesh),) if images else ())]
     for stage in range(mesh.pp):
         for group in mesh.groups().values():
             features.extend(members_within(group, sizes, stage * mesh.stage_ranks))
@@ -138,7 +145,8 @@ def _optimizer(training: Training) -> Optimizer:
 
 def _trained(training: Training) -> Trained:
     if training.lora is None:
-        return Trained()
+        frozen = training.images.frozen if training.images else ()
+        return Trained(frozen_roles=frozenset({"tower": "vision"}.get(part, part) for part in frozen))
     return Trained(training.lora.rank, frozenset(training.lora.targets))
 
 
@@ -155,6 +163,7 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _expert_problems(scenario, architecture)
     yield from _lora_problems(scenario, architecture)
     yield from _attention_problems(scenario, architecture)
+    yield from image_problems(scenario, architecture)
     if scenario.routing.policy and scenario.routing.policy.name in _COMPOSING:
         yield (
             f"routing.policy.name: found {scenario.routing.policy.name}, which composes unlike micro-batches, and a "

@@ -102,6 +102,7 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
         "cost": _cost(scenario, job, step_s, tokens),
         "traffic": _traffic(step),
         "routing": _routing(job),
+        **_images(scenario, job),
         "engine": {
             "events": step.events,
             "tasks": sum(len(program.tasks) for program in step.programs),
@@ -204,6 +205,24 @@ def _routing(job: Job) -> dict[str, Any]:
         "dropped_share": job.routing.dropped_share,
         "slots_per_rank": rows.shape[2],
         **rebalancing(job),
+    }
+
+
+def _images(scenario: Scenario, job: Job) -> dict[str, Any]:
+    """How unlike ranks' images are, and which part of the sequences they take; nothing for text alone."""
+    tower, load = job.architecture.vision, job.images
+    if tower is None or load is None:
+        return {}
+    tokens, mean = load.patches // tower.merge**2, float(load.counts.mean())
+    room = scenario.training.sequence_length * scenario.training.micro_batch_sequences
+    return {
+        "images": {
+            "per_rank_mean": mean,
+            "per_rank_max": int(load.counts.max()),
+            "rank_max_over_mean": float(load.counts.max()) / mean if mean else 1.0,
+            "tokens_per_image": tokens,
+            "share_of_sequence": mean * tokens / room,
+        }
     }
 
 

@@ -72,6 +72,7 @@ def _problems(document: Document[Scenario]) -> Iterator[Problem]:
     yield from _global_batch(document)
     yield from _lora_targets(document)
     yield from _routing(document)
+    yield from _images(document)
 
 
 def _world_size(document: Document[Scenario]) -> Iterator[Problem]:
@@ -137,6 +138,22 @@ def _routing(document: Document[Scenario]) -> Iterator[Problem]:
         yield document.problem(f"routing.{named[-1]}", message)
     if routing.workload is None and "workload_step" in routing.model_fields_set:
         yield document.problem("routing.workload_step", "found a step without a workload; leave it out")
+
+
+def _images(document: Document[Scenario]) -> Iterator[Problem]:
+    training = document.content.training
+    images = training.images
+    if images is None:
+        return
+    named = [name for name in ("per_sequence", "synthetic") if getattr(images, name) is not None]
+    if len(named) != 1:
+        found = " and ".join(named) or "neither"
+        yield document.problem("training.images", f"found {found}; allowed: one of per_sequence and synthetic")
+    if images.per_sequence is not None and not any(images.per_sequence):
+        yield document.problem("training.images.per_sequence", "found no image at all; leave training.images out")
+    if images.frozen and training.lora is not None:
+        message = "with training.lora all base weights are frozen, the tower's and the projector's too; leave it out"
+        yield document.problem("training.images.frozen", message)
 
 
 def _divisors(number: int) -> list[int]:

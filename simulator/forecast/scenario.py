@@ -98,12 +98,36 @@ class Float8(Section):
     dispatch: bool = Field(False, description="Rows travel to experts in fp8, gradients of their results, too.")
 
 
+class SyntheticImages(Section):
+    """Seeded numbers of images: they follow a log-normal law, rounded, and no more than the sequence has room for."""
+
+    mean: Annotated[float, Field(gt=0, le=1e6)] = Field(description="Images of a sequence in the mean.")
+    sigma: Annotated[float, Field(ge=0, le=5)] = Field(description="Spread of log numbers; 0: all alike.")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Decides the numbers.")
+
+
+class Images(Section):
+    """Images of one size in the sequences, whose tokens take places in them; they go through the vision tower first."""
+
+    height: Annotated[int, Field(ge=1, le=100_000)] = Field(description="Pixels, as the tower gets them.")
+    width: Annotated[int, Field(ge=1, le=100_000)] = Field(description="Pixels, as the tower gets them.")
+    per_sequence: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] | None = Field(
+        None, min_length=1, description="Images of the sequences of a micro-batch, rank after rank, in turn."
+    )
+    synthetic: SyntheticImages | None = None
+    even: bool = Field(
+        False, description="Spread all images over the ranks as evenly as they divide, as a balancing sampler does."
+    )
+    frozen: tuple[Literal["tower", "projector"], ...] = Field((), description="Parts whose weights are not trained.")
+
+
 class Training(Section):
     """What one step does."""
 
     sequence_length: Annotated[int, Field(ge=1, le=16_777_216, description="Tokens of a sequence.")]
     micro_batch_sequences: Degree = Field(1, description="Sequences a rank takes at once.")
     global_batch_sequences: Degree = Field(description="Sequences of one optimizer step over the whole job.")
+    images: Images | None = Field(None, description="Absent: text alone.")
     lora: Lora | None = Field(None, description="Present: base weights are frozen. Absent: full fine-tuning.")
     multi_token_prediction: Annotated[int, Field(ge=0, le=100)] = Field(
         0, description="Multi-token-prediction modules trained with the model, on the last stage; up to those it has."

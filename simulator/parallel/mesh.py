@@ -71,6 +71,10 @@ class Mesh:
         """Each stage rank's place along ep: which experts it holds."""
         return self._within() // self.etp % self.ep
 
+    def data_rank(self) -> RankVector:
+        """For each stage rank, which part of the batch it has: all cp and tp ranks of a group have the same."""
+        return np.arange(self.stage_ranks) // (self.tp * self.cp)
+
     def groups(self) -> dict[str, RankVector]:
         """For each axis along which ranks of a stage communicate, the group number of each rank."""
         rank, within = np.arange(self.stage_ranks), self._within()

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simulator.forecast.image_batches import ImageBatches
 from simulator.planner.data_parallel import DataParallel
 from simulator.planner.expert_rows import ExpertRows
+from simulator.planner.image_prices import ImagePrices
 from simulator.planner.layer_prices import PARTS, LayerPrices
 from simulator.planner.memory_bound import MemoryBound
 from simulator.planner.splits import Splits
@@ -41,8 +43,11 @@ class Bound:
 class Bounds:
     """Bounds for splits of *job*'s model on its cluster, with its settings where a split says nothing."""
 
-    def __init__(self, job: Job, experts: ExpertRows | None, global_batch_sequences: int) -> None:
+    def __init__(
+        self, job: Job, experts: ExpertRows | None, global_batch_sequences: int, images: ImageBatches | None = None
+    ) -> None:
         self._job = job
+        self._images = ImagePrices(job, images) if images is not None else None
         self._batch = global_batch_sequences
         self._prices = LayerPrices(job, experts)
         self._data_parallel = DataParallel(job)
@@ -69,6 +74,11 @@ class Bounds:
         forward = tokens.forward + routed.forward
         backward = tokens.backward + routed.backward + (tokens.again + routed.again) * again
         self._add_ends(splits, forward, backward)
+        if self._images is not None:
+            keys, which = splits.numbered("dp_replicate", "dp_shard", "micro_batch_sequences")
+            passes = np.array([self._images.least_s(*key) for key in keys])[which]
+            forward[:, 0, 0] += passes[:, 0]
+            backward[:, 0, 0] += passes[:, 1]
         sharding = self._data_parallel.of(splits, edges, slots)
         forward[:, 0] += sharding.forward_s
         backward[:, 0] += sharding.backward_s

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from simulator.forecast.assembly import TENSOR_BY_TENSOR, assemble_job
 from simulator.forecast.fitting import changed
+from simulator.forecast.image_batches import ImageBatches
 from simulator.forecast.scenario import Scenario
 from simulator.planner.bounds import TERMS, Bound, Bounds
 from simulator.planner.case import Case, Row, data_version, make_case
@@ -143,7 +144,8 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         zeros=(3,) if training.optimizer.name in TENSOR_BY_TENSOR else (3, 1),
     )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
-    bound = Bounds(job, experts, training.global_batch_sequences).of(splits)
+    images = ImageBatches(scenario, job.architecture) if job.images is not None else None
+    bound = Bounds(job, experts, training.global_batch_sequences, images).of(splits)
     version = data_version(folder)
 
     def case(number: int) -> Case:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.model.architecture import Layer, MixtureOfExperts
 from simulator.model.operator import Operator
 from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import module_embedding, module_loss, module_parts
+from simulator.model.operators.vision import segments
+from simulator.program.image_code import differentiated
 from simulator.program.job import Job
 
 
@@ -28,6 +32,7 @@ def model_flops(job: Job) -> float:
             operators = layer_operators(job.architecture, layer, job.workload)
             known[make] = sum(_flops(op, _rows(layer, tokens), trained=trained) for op in operators)
         total += known[make]
+    total += _image_flops(job)
     return total + sum(_module_flops(job, module, tokens, trained=trained) for module in job.architecture.mtp_modules())
 
 
@@ -41,6 +46,20 @@ def _module_flops(job: Job, module: tuple[Layer, ...], tokens: int, *, trained: 
         for layer, operators in parts
         for operator in operators
     )
+
+
+def _image_flops(job: Job) -> float:
+    """Those of the vision tower and its projector over the mean rank's images."""
+    tower, load = job.architecture.vision, job.images
+    if tower is None or load is None:
+        return 0.0
+    one = segments(tower, replace(job.workload, image_patches=(load.patches,)))
+    flops = sum(
+        _flops(operator, 1.0, trained=job.trained.whole(segment.role))
+        for segment in one
+        for operator in differentiated(job.trained, segment).operators
+    )
+    return flops * float(load.counts.mean())
 
 
 def _rows(layer: Layer, tokens: int) -> float:

@@ -11,6 +11,7 @@ from simulator.model.operator import Workload
 from simulator.model.split import share_model
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
+from simulator.program.image_load import ImageLoad
 from simulator.program.optimizer import Optimizer
 from simulator.program.trained import Trained
 from simulator.routing.outcome import Outcome
@@ -42,6 +43,8 @@ class Job:
     loss: Loss
     routing: Outcome | None
     """Rows of every expert slot in one micro-batch, and where the experts are; None without experts."""
+    images: ImageLoad | None = None
+    """None for a batch of text alone."""
 
     @property
     def expert_slots(self) -> int | None:

@@ -38,8 +38,8 @@ class Layout:
     """Layers, and multi-token-prediction modules behind them."""
     root: Unit
     """Embedding, final norm and head, as far as the stage has them: kept gathered over a micro-batch."""
-    idle: tuple[ShardGroup, ...]
-    """Groups that a text batch never gathers: the vision tower."""
+    vision: Unit | None
+    """The vision tower with its projector, on the first stage; a batch without images never gathers it."""
     resident: tuple[Allocation, ...]
     """What one rank holds from the start."""
     born: tuple[Allocation, ...]
@@ -52,7 +52,8 @@ class Layout:
     @property
     def groups(self) -> tuple[ShardGroup, ...]:
         """All groups."""
-        return (*(g for unit in (*self.layers, self.root) for g in unit.groups), *self.idle)
+        units = (*self.layers, self.root, *((self.vision,) if self.vision else ()))
+        return tuple(group for unit in units for group in unit.groups)
 
 
 def lay_out(job: Job, stage: int) -> Layout:
@@ -64,13 +65,14 @@ def lay_out(job: Job, stage: int) -> Layout:
     }
     layers = tuple(_layer_unit(job, name, held) for name, held in weights.items())
     root = Unit("root", (_group(job, "root", ends),) if ends else (), _made_by(job, "root", ends))
-    vision = vision_parameters(job.architecture) if stage == 0 else ()
-    idle = (_group(job, "vision", vision),) if vision else ()
-    groups = (*(group for unit in (*layers, root) for group in unit.groups), *idle)
+    held = vision_parameters(job.architecture) if stage == 0 else ()
+    vision = Unit("vision", (_group(job, "vision", held),), _made_by(job, "vision", held)) if held else None
+    units = (*layers, root, *((vision,) if vision else ()))
+    groups = tuple(group for unit in units for group in unit.groups)
     owned = ownership(job, groups)
     resident = tuple(_kept(_resident(job, groups, owned)))
     born = tuple(_kept({("moments", "optimizer"): _moments(job, owned)}))
-    return Layout(layers, root, idle, resident, born, owned, _copied(job, stage, weights))
+    return Layout(layers, root, vision, resident, born, owned, _copied(job, stage, weights))
 
 
 def _layer_weights(job: Job, model: Architecture, stage: int, tp: int) -> dict[str, tuple[Parameter, ...]]:

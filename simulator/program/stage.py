@@ -10,6 +10,7 @@ from simulator.engine.task import Allocation, Task
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.expert_load import LayerLoad
 from simulator.program.fsdp import Fsdp
+from simulator.program.image_code import ImageCode
 from simulator.program.job import Job
 from simulator.program.layer_code import LayerCode
 from simulator.program.layout import Layout
@@ -55,6 +56,7 @@ class StageCode:
     embedding: LayerCode | None
     loss: LayerCode | None
     predictions: Sequence[PredictionCode] = ()
+    images: ImageCode | None = None
 
 
 class StageWriter:
@@ -70,6 +72,7 @@ class StageWriter:
         self._network = network
         self._units = layout.layers
         self._root = layout.root
+        self._vision = layout.vision
         self._copied_elements = layout.copied_elements
         self._first_layer = job.layers_of(code.number)[0].index
         self._first_module = len(code.layers) - len(code.predictions)
@@ -82,9 +85,12 @@ class StageWriter:
         with emitter.at(phase="forward"):
             self._pass_on("forward", micro_batch, code.number - 1)
             sharding.unshard(self._root, keep_buffers=True)
+            self._encode(micro_batch)
             self._gather_ahead(-1, +1)
             if code.embedding is not None:
                 code.embedding.forward(f"{micro_batch} embedding", keep=False)
+            if code.images is not None:
+                code.images.place.forward(f"{micro_batch} images", keep=False)
         for number, (unit, layer) in enumerate(zip(self._units, code.layers, strict=True)):
             with emitter.at(phase="forward", layer=self._first_layer + number):
                 sharding.unshard(unit, keep_buffers=True)
@@ -119,6 +125,7 @@ class StageWriter:
         with emitter.at(phase="backward"):
             if code.embedding is not None:
                 code.embedding.backward(f"{micro_batch} embedding", partial(sharding.gradients, self._root))
+            self._encode_backward(micro_batch)
             self._pass_on("backward", micro_batch, code.number - 1)
             sharding.reshard(self._root)
             sharding.reduce(self._root)
@@ -134,6 +141,24 @@ class StageWriter:
             write()
             self._sharding.after_update()
         return begins
+
+    def _encode(self, micro_batch: int) -> None:
+        """The images through the vision tower, which is gathered as one unit."""
+        if self._code.images is not None and self._vision is not None:
+            self._sharding.unshard(self._vision, keep_buffers=True)
+            self._code.images.forward(f"{micro_batch} vision")
+            if self._job.reshard_after_forward or not self._code.images.trained:
+                self._sharding.reshard(self._vision)
+
+    def _encode_backward(self, micro_batch: int) -> None:
+        images, vision, sharding = self._code.images, self._vision, self._sharding
+        if images is None or vision is None or not images.trained:
+            return
+        images.place.backward(f"{micro_batch} images", partial(sharding.gradients, vision))
+        sharding.unshard(vision, keep_buffers=False)
+        images.backward(f"{micro_batch} vision", partial(sharding.gradients, vision))
+        sharding.reshard(vision)
+        sharding.reduce(vision)
 
     def _sum_copies(self) -> None:
         """Sum over tp the gradients of weights that every tp rank holds whole: each saw its own tokens only."""

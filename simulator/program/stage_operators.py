@@ -12,7 +12,9 @@ from simulator.model.operator import Kernel, Operator
 from simulator.model.operators.float8 import multiplies_in_float8, once_a_step
 from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import Part, module_embedding, module_loss, module_parts
+from simulator.model.operators.vision import Segment, place_images, segments
 from simulator.program.emitter import allocation, tensors
+from simulator.program.image_code import different_loads
 from simulator.program.job import Job
 from simulator.program.layout import Layout
 from simulator.program.megatron import gather_buffer_bytes, hooked_weights, unread_gradients, with_hooks
@@ -64,6 +66,19 @@ class StageOperators:
         operators = loss_operators(self._job.architecture, self._job.workload, self._job.loss)
         return self._run(operators, self._layout.root)
 
+    def images(self) -> tuple[list[tuple[Segment, ...]], list[Operator]]:
+        """Segments of the vision tower for each number of images that ranks have, and what places their tokens."""
+        tower, load, unit = self._job.architecture.vision, self._job.images, self._layout.vision
+        if tower is None or load is None or unit is None:
+            return [], []
+        counts, _ = different_loads(self._job)
+        loads = [replace(self._job.workload, image_patches=load.image_patches(tower, int(n))) for n in counts]
+        run = [
+            tuple(replace(one, operators=self._run(one.operators, unit)) for one in segments(tower, workload))
+            for workload in loads
+        ]
+        return run, [place_images(tower, workload) for workload in loads]
+
     def made_gradients(self) -> frozenset[str]:
         """Weights whose gradients are tensors before they are in the buffer: hooked ones, and the output layer's."""
         hooked = {name for op in (*self._within(), *self.embedding()) for name in hooked_weights(op)}
@@ -77,12 +92,14 @@ class StageOperators:
         return [tensors("resident.unread gradients", "gradients", sizes)]
 
     def _within(self) -> Iterator[Operator]:
-        """Those of a layer of each make, and of the prediction modules."""
+        """Those of a layer of each make, of the prediction modules and of the vision tower."""
         for layer in self._makes():
             yield from self.layer(layer)
         for number in range(len(self._modules)):
             for _, operators in self.module(number):
                 yield from operators
+        for segment in next(iter(self.images()[0]), ()):
+            yield from segment.operators
 
     def gather_buffer(self) -> list[Allocation]:
         """The buffer that the output layer gathers its input into, where the stage has one."""

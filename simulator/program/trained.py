@@ -1,4 +1,4 @@
-"""What is trained: everything, or low-rank adapters beside frozen weights (LoRA: Hu et al., 2021)."""
+"""What is trained: everything but frozen parts, or low-rank adapters beside frozen weights (LoRA: Hu et al., 2021)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from simulator.parallel.sharding import Adapter, local_elements
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What is trained: everything, or adapters of *lora_rank* on the linear weights of some roles."""
+    """What is trained: all but *frozen_roles*, or adapters of *lora_rank* on the linear weights of some roles."""
 
     lora_rank: int | None = None
     lora_roles: frozenset[str] = frozenset()
+    frozen_roles: frozenset[str] = frozenset()
+
+    def whole(self, role: str) -> bool:
+        """Whether weights of *role* are trained themselves."""
+        return self.lora_rank is None and role not in self.frozen_roles
 
     def adapters(self, parameters: Iterable[Parameter]) -> dict[str, Adapter]:
         """The adapters among *parameters*, by the weight's name."""
@@ -26,7 +31,7 @@ class Trained:
         """(frozen, trained) tensors that *parameters* and their adapters come to."""
         base = list(parameters)
         if self.lora_rank is None:
-            return [], base
+            return [p for p in base if not self.whole(p.role)], [p for p in base if self.whole(p.role)]
         return base, [factor for adapter in self.adapters(base).values() for factor in adapter.factors]
 
     def elements(self, parameter: Parameter, ep: int) -> int:

@@ -19,6 +19,7 @@ from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter
 from simulator.program.expert_load import LayerLoad, layer_load
 from simulator.program.fsdp import Fsdp
+from simulator.program.image_code import ImageCode, image_code
 from simulator.program.job import Job
 from simulator.program.layer_code import LayerCode, Pricer, Step
 from simulator.program.layout import lay_out
@@ -62,6 +63,7 @@ class _Stage:
         self._layout = lay_out(job, number)
         everything = job.trained.lora_rank is None
         self._pricer = Pricer(costs, self._network, tokens=job.workload.tokens, all_trained=everything)
+        self._frozen_pricer = Pricer(costs, self._network, tokens=job.workload.tokens, all_trained=False)
         self._operators = StageOperators(job, self._layout, number)
         self._loads = _expert_loads(job, number)
         self._known: dict[Layer, list[Step]] = {}
@@ -107,8 +109,19 @@ class _Stage:
             layers=[LayerCode(emitter, steps) for steps in (*self._layers, *self._modules)],
             embedding=code(self._operators.embedding()) if first else None,
             loss=code(self._operators.loss()) if last else None,
+            images=self._images(emitter),
             predictions=[PredictionCode(*map(code, self._operators.module_ends())) for _ in self._modules],
         )
+
+    def _images(self, emitter: Emitter) -> ImageCode | None:
+        loads, place = self._operators.images()
+        if not loads:
+            return None
+
+        def price(operator: Operator, trained: bool) -> Step:
+            return (self._pricer if trained else self._frozen_pricer).step(operator, {}, None)
+
+        return image_code(self._job, emitter, loads, place, price)
 
     def _sharding(self, emitter: Emitter) -> Fsdp | Zero1:
         job = self._job

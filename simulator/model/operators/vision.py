@@ -8,7 +8,8 @@ hold the whole tower each.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from simulator.model.architecture import VisionTower
 from simulator.model.operator import Operator, Workload, keep_once
@@ -23,20 +24,51 @@ from simulator.model.operators.rotary import rotary
 _COLOURS = 3
 
 
-def operators(tower: VisionTower, workload: Workload) -> tuple[Operator, ...]:
-    """Operators of *tower* and its projector for the workload's images; none without images."""
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Operators that follow each other, with weights of one role."""
+
+    role: Literal["vision", "projector"]
+    operators: tuple[Operator, ...]
+    block: bool = False
+    """Whether it is a transformer block, which activation checkpointing wraps."""
+
+
+def segments(tower: VisionTower, workload: Workload) -> tuple[Segment, ...]:
+    """*tower* and its projector over the workload's images, in order; none without images."""
     if not workload.image_patches:
         return ()
     patches = replace(workload, sequence_lengths=workload.image_patches, tp=1, cp=1, etp=1)
     lane = token_lane(patches)
-    found = [*_patch_embedding(tower, lane)]
+    found = [Segment("vision", tuple(_patch_embedding(tower, lane)))]
     for block in range(tower.layers):
-        found += keep_once(_block(tower, f"encoder.blocks.{block}", lane, patches))
+        whole = keep_once(_block(tower, f"encoder.blocks.{block}", lane, patches))
+        found.append(Segment("vision", whole, block=True))
         if block in tower.deepstack_layers:
-            found += keep_once(_merger(tower, lane, f"deepstack.{block}.norm", f"deepstack.{block}.proj", merged=True))
+            merger = _merger(tower, lane, f"deepstack.{block}.norm", f"deepstack.{block}.proj", merged=True)
+            found.append(Segment("projector", keep_once(merger)))
     if tower.final_norm:
-        found.append(_norm(tower, lane, "encoder.final_layernorm", "vision_residual"))
-    return (*found, *keep_once(_projector(tower, lane)))
+        found.append(Segment("vision", (_norm(tower, lane, "encoder.final_layernorm", "vision_residual"),)))
+    return (*found, Segment("projector", keep_once(_projector(tower, lane))))
+
+
+def operators(tower: VisionTower, workload: Workload) -> tuple[Operator, ...]:
+    """All operators of the segments."""
+    return tuple(operator for segment in segments(tower, workload) for operator in segment.operators)
+
+
+def place_images(tower: VisionTower, workload: Workload) -> Operator:
+    """Image tokens put into their places among the embeddings, each rank's own; backward, their gradients picked out.
+
+    Deepstack's additions of merged features to the first layers' results are as large and count here as well.
+    """
+    tokens = sum(workload.image_patches) // tower.merge**2
+    own = tokens * workload.own_tokens / sum(workload.sequence_lengths)
+    moved = 2.0 * own * tower.output * workload.activation_bytes
+    launches = 1 + len(tower.deepstack_layers)
+    forward = pointwise(moved * launches, kind="scatter_put", launches=launches)
+    backward = pointwise(moved * launches, kind="gather", launches=launches)
+    return Operator("place_images", (forward,), (backward,))
 
 
 def _norm(tower: VisionTower, lane: Lane, name: str, source: str, width: int | None = None) -> Operator:
