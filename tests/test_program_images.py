@@ -204,10 +204,10 @@ def test_folded_and_unfolded_steps_are_equal(small: Small, kind: str, settings: 
 
 
 def test_unlike_images_cost_waiting_and_memory_that_even_ones_give_back(small: Small) -> None:
-    # Large enough that kernels outlast their launches.
+    # Large enough that kernels outlast the launches of compiled code.
     asked = "training.images={{height: 1024, width: 1024, per_sequence: [0, 0, 0, 8], even: {}}}"
-    long = "training.sequence_length=8192"
-    unlike, even = (forecast(*small("seeing", long, asked.format(even))).summary for even in ("false", "true"))
+    long = "training.sequence_length=8192", "training.execution=compiled"
+    unlike, even = (forecast(*small("seeing", *long, asked.format(even))).summary for even in ("false", "true"))
     assert unlike["images"] == {
         "per_rank_mean": 2,
         "per_rank_max": 8,

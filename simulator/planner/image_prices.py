@@ -25,7 +25,7 @@ class ImagePrices:
     def __init__(self, job: Job, batches: ImageBatches) -> None:
         self._job = job
         self._batches = batches
-        self._costs = Costs(job.cluster.accelerator, from_python=False)
+        self._costs = Costs(job.cluster.accelerator, job.workload.execution)
         self._of = cache(self._of_images)
         self.least_s = cache(self._least_s)
 
