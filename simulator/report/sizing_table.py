@@ -23,7 +23,9 @@ def sizing_headline(result: Mapping[str, Any]) -> str:
         return f"No size of cluster that was asked for trains on {tokens} tokens within the goals"
     usd = best["usd"]["p50"]
     cost = f", {human_count(usd)} USD" if usd is not None else ""
-    return f"{best['paid_accelerators']:,} cards: {tokens} tokens in {days(best['wall_s']['p50'])}{cost}"
+    spare = best["paid_accelerators"] - best["accelerators"]
+    cards = f"{best['accelerators']:,} cards" + (f" and {spare} spare" if spare else "")
+    return f"{cards}: {tokens} tokens in {days(best['wall_s']['p50'])}{cost}"
 
 
 def sizing_table(result: Mapping[str, Any]) -> Group:
