@@ -26,6 +26,8 @@ SOURCES = {
     "h200": "own runs on one and two H200",
     "h200-held-out": "eight more of them, see below",
     "h200-optimizers": "seven with other optimizers",
+    "h200-data-parallel": "nine with DDP, ZeRO-2 and FSDP2",
+    "stas00": "stas00: ZeRO-2 on 8 H200",
     "simumax": "SimuMax: Megatron-LM on 8 B200",
     "vtrain": "vTrain: Megatron-DeepSpeed on up to 8 A100",
     "llm-foundry": "llm-foundry: FSDP of 2023 on 8 A100 and H100",

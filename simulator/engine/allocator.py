@@ -160,13 +160,17 @@ class Replay:
 
     def run(self, program: Sequence[Task]) -> None:
         """Take and give what *program* does, in its order."""
-        held, give = self._held, self.allocator.give
         for task in program:
             if task.allocates:
                 self.take(task.allocates)
-            for key in task.releases:
-                for block in held.pop(key, ()):
-                    give(block)
+            if task.releases:
+                self.give(task.releases)
+
+    def give(self, keys: Iterable[str]) -> None:
+        """Give back what was taken under *keys*."""
+        for key in keys:
+            for block in self._held.pop(key, ()):
+                self.allocator.give(block)
 
     def take(self, allocations: Iterable[Allocation]) -> None:
         """Take every piece of *allocations*."""

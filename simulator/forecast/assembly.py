@@ -13,6 +13,7 @@ from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
 from simulator.forecast.scenario import Scenario, Training
+from simulator.forecast.sharding_problems import sharding_problems
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.library import build_cluster, load_fabric, load_node
 from simulator.model.architecture import Architecture, GroupedAttention
@@ -25,6 +26,7 @@ from simulator.model.split import split_problems
 from simulator.parallel.folding import Folding, apart, fold
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
+from simulator.program.buckets import Buckets
 from simulator.program.image_load import ImageLoad
 from simulator.program.job import Job
 from simulator.program.optimizer import Optimizer
@@ -85,7 +87,8 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         zero=training.zero,
         schedule=training.pipeline_schedule,
         frozen_bytes=BYTES["bf16"],
-        reduce_bytes=BYTES[training.fsdp.reduce_dtype],
+        buckets=_buckets(training),
+        reduce_bytes=BYTES[training.fsdp.reduce_dtype] if training.zero in (1, 3) else BYTES["bf16"],
         reshard_after_forward=training.fsdp.reshard_after_forward,
         prefetch=training.fsdp.prefetch,
         recompute=training.recompute == "full",
@@ -143,6 +146,13 @@ def _optimizer(training: Training) -> Optimizer:
     return Optimizer(asked.name, stored, moment, foreach=asked.implementation == "foreach")
 
 
+def _buckets(training: Training) -> Buckets:
+    if training.zero == 2:
+        size = training.deepspeed.reduce_bucket_elements * BYTES["bf16"]
+        return Buckets(float(size), overlap=training.deepspeed.overlap_comm)
+    return Buckets(float(training.ddp.bucket_bytes), views=training.ddp.gradient_as_bucket_view)
+
+
 def _trained(training: Training) -> Trained:
     if training.lora is None:
         frozen = training.images.frozen if training.images else ()
@@ -182,6 +192,7 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     if longest and training.sequence_length > longest:
         yield f"training.sequence_length: found {training.sequence_length}, the model takes at most {longest} positions"
     yield from _optimizer_problems(training)
+    yield from sharding_problems(scenario)
 
 
 def _optimizer_problems(training: Training) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 Two steps are replayed, since the first one's segments are where the second has to fit: parameters, then a step without
 optimizer states, at whose end the optimizer allocates them amid whatever is free, then a step with them. One
-micro-batch more than are in flight at once stands for all: later ones allocate what it did. Not replayed: how the
-parameters came to the device (a model made whole and sharded afterwards leaves its own segments behind).
+micro-batch more than are in flight at once stands for all: later ones allocate what it did. What setting up leaves
+behind is replayed for ZeRO-2. Not replayed: how the parameters came to the device (a model made whole and sharded
+afterwards leaves its own segments behind), and DDP making its buckets anew in the order of the first step's gradients.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def reserve(program: StageProgram, behaviour: int) -> Reservation:
     passes = [task for task in program.tasks if 0 <= task.micro_batch < replayed]
     update = 1 + max(number for number, task in enumerate(program.tasks) if task.micro_batch >= 0)
     replay.take(program.resident)
+    replay.take(program.layout.shed)
+    replay.give(item.key for item in program.layout.shed)
     for step in range(_STEPS):
         replay.run(passes)
         replay.run(program.tasks[update : program.birth])

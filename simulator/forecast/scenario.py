@@ -121,6 +121,22 @@ class Images(Section):
     frozen: tuple[Literal["tower", "projector"], ...] = Field((), description="Parts whose weights are not trained.")
 
 
+class Ddp(Section):
+    """DistributedDataParallel (zero: 0); PyTorch's own defaults."""
+
+    bucket_bytes: Bytes = Field(25 * 2**20, description="Gradients that are all-reduced together.", gt=0)
+    gradient_as_bucket_view: bool = Field(False, description="Gradients are views of the buckets, not copies.")
+
+
+class DeepSpeed(Section):
+    """DeepSpeed's ZeRO-2 (zero: 2); its own defaults."""
+
+    reduce_bucket_elements: Annotated[int, Field(ge=1, le=10**12)] = Field(
+        500_000_000, description="Elements of the bucket that gradients are copied into (reduce_bucket_size)."
+    )
+    overlap_comm: bool = Field(False, description="Two buckets, and reductions beside the backward pass.")
+
+
 class Training(Section):
     """What one step does."""
 
@@ -133,9 +149,15 @@ class Training(Section):
         0, description="Multi-token-prediction modules trained with the model, on the last stage; up to those it has."
     )
     optimizer: Optimizer = Optimizer()
-    zero: Literal[1, 3] = Field(
-        3, description="3: parameters, gradients and optimizer sharded (FSDP2). 1: the optimizer alone (Megatron-LM)."
+    zero: Literal[0, 1, 2, 3] = Field(
+        3,
+        description=(
+            "What is sharded. 3: parameters, gradients and optimizer (FSDP2); 2: gradients and optimizer (DeepSpeed); "
+            "1: the optimizer (Megatron-LM); 0: nothing (DDP)."
+        ),
     )
+    ddp: Ddp = Ddp()
+    deepspeed: DeepSpeed = DeepSpeed()
     fsdp: Fsdp = Fsdp()
     pipeline_schedule: Literal["1f1b", "gpipe"] = Field("1f1b", description="Order of passes in a pipeline.")
     recompute: Literal["none", "full"] = Field(

@@ -132,6 +132,7 @@ def explore(
 
 def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], Case]]:
     """All candidates with their bounds, and what makes a case of one of them."""
+    scenario = _for_any_sharding(scenario)
     training = scenario.training
     whole = {"parallel": {"dp_shard": scenario.cluster.accelerators}, "training.micro_batch_sequences": 1}
     job = assemble_job(changed(scenario, whole), folder)
@@ -153,6 +154,14 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         return make_case(changed(scenario, settings), folder, settings, version, if_it_fits=True)
 
     return Search(splits, bound, job.cluster.accelerator.hbm_capacity_bytes), case
+
+
+def _for_any_sharding(scenario: Scenario) -> Scenario:
+    """*scenario* without what it says of one way of data parallelism: splits say that themselves."""
+    content = scenario.model_dump(exclude_unset=True)
+    for name in ("zero", "ddp", "deepspeed"):
+        content["training"].pop(name, None)
+    return Scenario.model_validate(content)
 
 
 def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:

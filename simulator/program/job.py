@@ -11,13 +11,14 @@ from simulator.model.operator import Workload
 from simulator.model.split import share_model
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
+from simulator.program.buckets import Buckets
 from simulator.program.image_load import ImageLoad
 from simulator.program.optimizer import Optimizer
 from simulator.program.trained import Trained
 from simulator.routing.outcome import Outcome
 
 Loss = Literal["plain", "compiled", "chunked", "cut"]
-Zero = Literal[1, 3]
+Zero = Literal[0, 1, 2, 3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,10 @@ class Job:
     trained: Trained
     optimizer: Optimizer
     zero: Zero
-    """3: FSDP2 shards parameters, gradients and optimizer; 1: the optimizer alone is sharded."""
+    """What is sharded, and by what: 0 nothing (DDP); 1 the optimizer (Megatron-LM); 2 gradients as well (DeepSpeed);
+    3 parameters as well (FSDP2)."""
+    buckets: Buckets
+    """Of gradients, under DDP and ZeRO-2."""
     schedule: str
     frozen_bytes: int
     reduce_bytes: int

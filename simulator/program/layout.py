@@ -18,6 +18,7 @@ from simulator.model.parameters import (
     vision_parameters,
 )
 from simulator.parallel.sharding import ShardGroup, shard_group
+from simulator.program.ddp import bucket_sizes
 from simulator.program.emitter import tensors
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.job import Job
@@ -44,6 +45,8 @@ class Layout:
     """What one rank holds from the start."""
     born: tuple[Allocation, ...]
     """What the first update adds for good: the optimizer's moments."""
+    shed: tuple[Allocation, ...]
+    """What setting up takes and gives back before the first step."""
     ownership: Ownership
     """What one rank updates."""
     copied_elements: int
@@ -72,7 +75,8 @@ def lay_out(job: Job, stage: int) -> Layout:
     owned = ownership(job, groups)
     resident = tuple(_kept(_resident(job, groups, owned)))
     born = tuple(_kept({("moments", "optimizer"): _moments(job, owned)}))
-    return Layout(layers, root, vision, resident, born, owned, _copied(job, stage, weights))
+    shed = tuple(_shed(job, owned)) if job.zero == 2 else ()
+    return Layout(layers, root, vision, resident, born, shed, owned, _copied(job, stage, weights))
 
 
 def _layer_weights(job: Job, model: Architecture, stage: int, tp: int) -> dict[str, tuple[Parameter, ...]]:
@@ -173,7 +177,8 @@ def _kept(sizes: dict[tuple[str, str], list[float]]) -> Iterator[Allocation]:
 def _resident(job: Job, groups: tuple[ShardGroup, ...], owned: Ownership) -> dict[tuple[str, str], list[float]]:
     """Bytes of each tensor that a rank holds from the start, by name and kind.
 
-    FSDP2 keeps shards. ZeRO-1 keeps bf16 parameters and the gradient buffer whole, and shares of the master weights.
+    FSDP2 keeps shards. The others keep bf16 parameters whole, in one flat tensor under ZeRO-2: DDP beside its buckets,
+    ZeRO-1 beside its gradient buffer and shares of the master weights, ZeRO-2 beside its share of them.
     """
     frozen, trained = ([share for group in groups for share in getattr(group, name)] for name in ("frozen", "trained"))
     if job.zero == 3:
@@ -181,13 +186,23 @@ def _resident(job: Job, groups: tuple[ShardGroup, ...], owned: Ownership) -> dic
         shards += [share.shard * job.optimizer.stored_bytes for share in trained]
         return {("parameters", "parameters"): [float(size) for size in shards]}
     whole = [float(share.elements * job.frozen_bytes) for share in frozen]
-    whole += [float(share.elements * COMPUTE_BYTES) for share in trained]
+    sizes = [float(share.elements * COMPUTE_BYTES) for share in trained]
+    if job.zero == 0:
+        buckets = bucket_sizes(reversed(sizes), job.buckets.bytes) if job.mesh.dp_replicate > 1 else []
+        return {("parameters", "parameters"): [*whole, *sizes], ("buckets", "reduce buffers"): buckets}
+    whole += [sum(sizes)] if job.zero == 2 else sizes
     master = job.optimizer.stored_bytes if job.optimizer.stored_bytes != COMPUTE_BYTES else 0
     return {
         ("parameters", "parameters"): whole,
-        ("gradients", "gradients"): [float(sum(share.elements for share in trained) * job.reduce_bytes)],
+        ("gradients", "gradients"): [sum(share.elements for share in trained) * job.reduce_bytes * (job.zero == 1)],
         ("master weights", "optimizer"): [tensor.elements * master for tensor in owned.tensors],
     }
+
+
+def _shed(job: Job, owned: Ownership) -> Iterator[Allocation]:
+    """ZeRO-2 copies its share before it widens it, and tries gradients of it out (`initialize_optimizer_states`)."""
+    for name, size in (("copy of share", COMPUTE_BYTES), ("gradient of share", job.optimizer.stored_bytes)):
+        yield tensors(f"set up.{name}", "workspace", [owned.elements * size])
 
 
 def _moments(job: Job, owned: Ownership) -> list[float]:

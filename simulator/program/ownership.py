@@ -32,6 +32,8 @@ def ownership(job: Job, groups: tuple[ShardGroup, ...]) -> Ownership:
         for share in group.trained
         if not (whole and job.zero == 1 and share.matrix is not None)
     ]
+    if job.zero == 2:
+        tensors = [Owned(sum(tensor.elements for tensor in tensors), matrix=False)]
     if whole and job.zero == 1:
         tensors += [Owned(float(m.rows * m.columns), matrix=True) for m in matrices for _ in range(m.count)]
     travelling = _travelling(groups) if whole and job.zero == 3 else {}

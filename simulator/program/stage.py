@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from simulator.engine.task import Allocation, Task
+from simulator.program.data_parallel import DataParallel
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.expert_load import LayerLoad
-from simulator.program.fsdp import Fsdp
 from simulator.program.image_code import ImageCode
 from simulator.program.job import Job
 from simulator.program.layer_code import LayerCode
 from simulator.program.layout import Layout
 from simulator.program.network import Network
-from simulator.program.zero1 import Zero1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class StageWriter:
     """Writes the passes of a stage."""
 
     def __init__(
-        self, job: Job, layout: Layout, code: StageCode, emitter: Emitter, sharding: Fsdp | Zero1, network: Network
+        self, job: Job, layout: Layout, code: StageCode, emitter: Emitter, sharding: DataParallel, network: Network
     ) -> None:
         self._job = job
         self._code = code
@@ -177,7 +176,7 @@ class StageWriter:
                 self._gather_ahead(number, -1)
         if self._job.recompute:
             with emitter.at(phase="recompute", layer=layer):
-                code.forward(tag, keep=True, stop_early=self._job.zero == 3)
+                code.forward(tag, keep=True, stop_early=self._job.zero != 1)
         with emitter.at(phase="backward", layer=layer):
             code.backward(tag, partial(sharding.gradients, unit))
             if number >= self._first_module:

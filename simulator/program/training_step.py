@@ -16,9 +16,9 @@ from simulator.model.parameters import (
 )
 from simulator.parallel.placement import Placement
 from simulator.program.costs import Costs
+from simulator.program.data_parallel import data_parallel
 from simulator.program.emitter import Emitter
 from simulator.program.expert_load import LayerLoad, layer_load
-from simulator.program.fsdp import Fsdp
 from simulator.program.image_code import ImageCode, image_code
 from simulator.program.job import Job
 from simulator.program.layer_code import LayerCode, Pricer, Step
@@ -29,7 +29,6 @@ from simulator.program.schedules import enough, schedules
 from simulator.program.stage import PredictionCode, StageCode, StageProgram, StageWriter
 from simulator.program.stage_operators import StageOperators
 from simulator.program.update import Update
-from simulator.program.zero1 import Zero1
 
 
 class TrainingStep:
@@ -73,7 +72,8 @@ class _Stage:
     def program(self, micro_batches: int) -> StageProgram:
         """The stage's passes in the schedule's order, then the update."""
         job, emitter = self._job, Emitter(self._costs.launch_ns)
-        writer = StageWriter(job, self._layout, self._code(emitter), emitter, self._sharding(emitter), self._network)
+        sharding = data_parallel(job, emitter, self._costs, self._network, self._layout, self._operators, micro_batches)
+        writer = StageWriter(job, self._layout, self._code(emitter), emitter, sharding, self._network)
         ends = {}
         for direction, micro_batch in schedules()[job.schedule](self._number, job.mesh.pp, micro_batches):
             if direction == "forward":
@@ -122,30 +122,6 @@ class _Stage:
             return (self._pricer if trained else self._frozen_pricer).step(operator, {}, None)
 
         return image_code(self._job, emitter, loads, place, price)
-
-    def _sharding(self, emitter: Emitter) -> Fsdp | Zero1:
-        job = self._job
-        if job.zero == 1:
-            return Zero1(
-                emitter,
-                self._costs,
-                self._network,
-                self._layout,
-                reduce_bytes=job.reduce_bytes,
-                stored_bytes=job.optimizer.stored_bytes,
-                made=self._operators.made_gradients(),
-                averaged=job.mesh.dp_replicate * job.mesh.fsdp > 1,
-                casts=self._operators.weight_casts(),
-            )
-        scaled = [share.shard for group in self._layout.groups for share in group.trained if share.width == 1]
-        return Fsdp(
-            emitter,
-            self._costs,
-            self._network,
-            stored_bytes=job.optimizer.stored_bytes,
-            reduce_bytes=job.reduce_bytes,
-            scaled_shards=scaled,
-        )
 
     def _steps(self, layer: Layer) -> list[Step]:
         """The priced operators of *layer*; those that no routing touches are shared by all layers of its make."""

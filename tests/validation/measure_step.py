@@ -5,12 +5,14 @@
 
 Uses public libraries only (torch, transformers, peft) and random weights and tokens. A case is an object: {id, model (a
 config.json's fields), micro_batch, sequence, gpus, compile, recompute, lora {rank, targets}, master_weights, optimizer
-("fused" or "foreach"), accumulate, steps, profile}. One line of JSON a case is appended to the results: median step
-time by wall clock between synchronised steps, allocator peaks, and, if asked, GPU time by operator and shape.
+("fused", "foreach", "sgd", "muon" or, with torchao, "adamw_8bit"), data_parallel ("fsdp2", "ddp" or, with deepspeed,
+"zero2"), settings (its own), accumulate, steps, profile}. One line of JSON a case is appended to the results: median
+step time by wall clock between synchronised steps, allocator peaks, and, if asked, GPU time by operator and shape.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -61,17 +63,25 @@ def measure(case: dict[str, Any], world: int) -> dict[str, Any]:
     """Run the steps of one case and read the clocks and the allocator."""
     torch.cuda.reset_peak_memory_stats()
     model = build(case, world)
-    trained = [p for p in model.parameters() if p.requires_grad]
-    fused = case.get("optimizer", "fused") == "fused"
-    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=fused, foreach=not fused)
+    optimizer = Optimizers(model, case.get("optimizer", "fused"))
+    engine = None
+    if case.get("data_parallel") == "zero2":
+        model = engine = zero2(model, optimizer, case)
     shape = case["micro_batch"], case["sequence"]
     tokens = torch.randint(0, model.config.vocab_size, shape, device="cuda")
 
     def step() -> None:
-        for _ in range(case.get("accumulate", 1)):
-            model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        count = case.get("accumulate", 1)
+        for number in range(count):
+            waits = case.get("data_parallel") == "ddp" and number + 1 < count
+            with model.no_sync() if waits else contextlib.nullcontext():
+                loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+                engine.backward(loss) if engine else loss.backward()
+            if engine:
+                engine.step()
+        if not engine:
+            optimizer.step()
+            optimizer.zero_grad()
 
     step()
     first_peak = torch.cuda.max_memory_allocated()
@@ -96,6 +106,53 @@ def measure(case: dict[str, Any], world: int) -> dict[str, Any]:
     if case.get("profile"):
         result["profile"] = profile(step)
     return result
+
+
+class Optimizers:
+    """The optimizer of a kind, as one: Muon takes hidden matrices and leaves the others to AdamW."""
+
+    def __init__(self, model: torch.nn.Module, kind: str) -> None:
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        ends = ("embed", "lm_head")
+        hidden = [p for name, p in trained.items() if p.ndim == 2 and not any(end in name for end in ends)]
+        if kind == "muon":
+            of_matrices = {id(p) for p in hidden}
+            others = [p for p in trained.values() if id(p) not in of_matrices]
+            self.parts = [torch.optim.Muon(hidden, lr=1e-5), torch.optim.AdamW(others, lr=1e-5, fused=True)]
+        elif kind == "adamw_8bit":
+            from torchao.optim import AdamW8bit
+
+            self.parts = [AdamW8bit(list(trained.values()), lr=1e-5)]
+        elif kind == "sgd":
+            self.parts = [torch.optim.SGD(list(trained.values()), lr=1e-5, fused=True)]
+        else:
+            fused = kind == "fused"
+            self.parts = [torch.optim.AdamW(list(trained.values()), lr=1e-5, fused=fused, foreach=not fused)]
+
+    def step(self) -> None:
+        """Update the parameters."""
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self) -> None:
+        """Free the gradients."""
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+
+def zero2(model: torch.nn.Module, optimizer: Optimizers, case: dict[str, Any]) -> Any:
+    """DeepSpeed's engine around *model* in bf16."""
+    import deepspeed
+
+    config = {
+        "train_micro_batch_size_per_gpu": case["micro_batch"],
+        "gradient_accumulation_steps": case.get("accumulate", 1),
+        "bf16": {"enabled": True},
+        "gradient_clipping": 1.0,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {"stage": 2, **case.get("settings", {})},
+    }
+    return deepspeed.initialize(model=model, optimizer=optimizer.parts[0], config=config)[0]
 
 
 def timed(step: Any) -> float:
@@ -125,8 +182,11 @@ def build(case: dict[str, Any], world: int) -> torch.nn.Module:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if case.get("lora"):
             model.enable_input_require_grads()
-    if world > 1:
-        shard(model)
+    way, settings = case.get("data_parallel", "fsdp2"), case.get("settings", {})
+    if world > 1 and way == "fsdp2":
+        shard(model, settings)
+    if world > 1 and way == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model, **settings)
     if case.get("compile"):
         # Layer by layer, as trainers do: compiled as a whole, the model would build an explicit attention mask.
         for layer in layers(model):
@@ -142,12 +202,12 @@ def adapted(model: torch.nn.Module, lora: dict[str, Any]) -> torch.nn.Module:
     return get_peft_model(model, config, autocast_adapter_dtype=False)
 
 
-def shard(model: torch.nn.Module) -> None:
-    """FSDP2 on each layer and the root: parameters in bf16, gradients reduced in fp32."""
+def shard(model: torch.nn.Module, settings: dict[str, Any]) -> None:
+    """FSDP2 with *settings* on each layer and the root: parameters in bf16, gradients reduced in fp32."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in layers(model):
-        fully_shard(layer, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
+        fully_shard(layer, mp_policy=policy, **settings)
+    fully_shard(model, mp_policy=policy, **settings)
 
 
 def layers(model: torch.nn.Module) -> Any:

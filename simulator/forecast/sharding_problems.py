@@ -1,0 +1,55 @@
+"""What DDP and ZeRO-2 do not go with, and settings of a way of sharding that is not the one asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.forecast.scenario import Scenario, Training
+
+_SETTINGS = {"ddp": (0,), "deepspeed": (2,), "fsdp": (1, 3)}
+"""The values of `zero` that each section belongs to."""
+_OTHER = {"dp_shard": "dp_replicate", "dp_replicate": "dp_shard"}
+
+
+def sharding_problems(scenario: Scenario) -> Iterator[str]:
+    """All problems, each beginning with the path of the value."""
+    training, zero = scenario.training, scenario.training.zero
+    for name, stages in _SETTINGS.items():
+        if name in training.model_fields_set and zero not in stages:
+            allowed = " or ".join(map(str, stages))
+            yield f"training.{name}: zero {zero} has no such settings; leave it out, or zero {allowed}"
+    if zero in (0, 2) and training.float8 is not None:
+        yield f"training.float8: casts of weights are not simulated under zero {zero}; allowed: zero 1 or 3"
+    if zero == 0:
+        yield from _degrees(scenario, "PyTorch's DDP", "dp_shard")
+        if training.optimizer.master_weights:
+            yield (
+                "training.optimizer.master_weights: DDP updates the parameters themselves, and fp32 ones under "
+                "autocast keep fp32 activations, which are not simulated; allowed: false"
+            )
+    if zero == 2:
+        yield from _degrees(scenario, "DeepSpeed's ZeRO-2", "dp_replicate")
+        yield from _flat_share(training)
+
+
+def _degrees(scenario: Scenario, system: str, other_data_axis: str) -> Iterator[str]:
+    """Axes beside the one that the data is spread along."""
+    for axis in (other_data_axis, "tp", "cp", "pp", "ep", "etp"):
+        degree = getattr(scenario.parallel, axis)
+        if degree > 1:
+            nearest = f"nearest: {_OTHER[axis]} {degree}" if axis in _OTHER else "allowed: 1"
+            yield f"parallel.{axis}: found {degree}, but {system} is simulated for one axis of data; {nearest}"
+
+
+def _flat_share(training: Training) -> Iterator[str]:
+    """What ZeRO-2's flat share of fp32 master weights rules out."""
+    optimizer = training.optimizer
+    if optimizer.name not in ("adamw", "sgd"):
+        yield (
+            f"training.optimizer.name: found {optimizer.name}, but zero 2 updates one flat share that knows no "
+            "tensors; allowed: adamw, sgd"
+        )
+    if not optimizer.master_weights:
+        yield "training.optimizer.master_weights: zero 2 always keeps an fp32 share of them; allowed: true"
+    if optimizer.name == "adamw" and optimizer.state_dtype != "fp32":
+        yield "training.optimizer.state_dtype: zero 2 keeps moments in the format of its share, fp32; allowed: fp32"

@@ -1,0 +1,83 @@
+"""Ways of data parallelism: all of them answer the same calls of the stage's writer. One for each value of `zero`.
+
+0 is PyTorch's DDP, 1 Megatron-LM's distributed optimizer, 2 DeepSpeed's ZeRO-2, 3 FSDP2.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from simulator.engine.task import Allocation
+from simulator.model.operators import embedding
+from simulator.program.costs import Costs
+from simulator.program.ddp import Ddp
+from simulator.program.emitter import Emitter
+from simulator.program.fsdp import Fsdp
+from simulator.program.job import Job
+from simulator.program.layout import Layout
+from simulator.program.network import Network
+from simulator.program.stage_operators import StageOperators
+from simulator.program.unit import Unit
+from simulator.program.zero1 import Zero1
+from simulator.program.zero2 import Zero2
+
+
+class DataParallel(Protocol):
+    """Writes what data parallelism adds to a program."""
+
+    def gather(self, unit: Unit) -> None:
+        """Begin to gather the parameters of *unit*."""
+
+    def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
+        """Have the parameters of *unit* whole."""
+
+    def reshard(self, unit: Unit) -> None:
+        """Give up the whole parameters of *unit*."""
+
+    def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
+        """What the gradients of *weights* take."""
+
+    def reduce(self, unit: Unit, /) -> None:
+        """Deal with the gradients of *unit*, which are complete."""
+
+    def finish_backward(self) -> None:
+        """End a backward pass."""
+
+    def before_update(self) -> None:
+        """Prepare the gradients for the optimizer."""
+
+    def after_update(self) -> None:
+        """Spread the new parameters and free the gradients."""
+
+
+def data_parallel(
+    job: Job,
+    emitter: Emitter,
+    costs: Costs,
+    network: Network,
+    layout: Layout,
+    operators: StageOperators,
+    micro_batches: int,
+) -> DataParallel:
+    """The way of *job* for a program of *micro_batches*."""
+    stored, late = job.optimizer.stored_bytes, frozenset({embedding.WEIGHT})
+    if job.zero == 0:
+        return Ddp(emitter, costs, network, job.buckets, late=late, micro_batches=micro_batches)
+    if job.zero == 1:
+        return Zero1(
+            emitter,
+            costs,
+            network,
+            layout,
+            reduce_bytes=job.reduce_bytes,
+            stored_bytes=stored,
+            made=operators.made_gradients(),
+            averaged=job.mesh.dp_replicate * job.mesh.fsdp > 1,
+            casts=operators.weight_casts(),
+        )
+    if job.zero == 2:
+        sizes = [share.elements for group in layout.groups for share in group.trained]
+        trained, largest, ranks = sum(sizes), max(sizes, default=0), job.mesh.fsdp
+        return Zero2(emitter, costs, network, job.buckets, late=late, trained=trained, largest=largest, ranks=ranks)
+    scaled = [share.shard for group in layout.groups for share in group.trained if share.width == 1]
+    return Fsdp(emitter, costs, network, stored_bytes=stored, reduce_bytes=job.reduce_bytes, scaled_shards=scaled)

@@ -1,0 +1,160 @@
+"""ZeRO-2 as DeepSpeed runs it: bf16 parameters whole, gradients and optimizer in shares (Rajbhandari et al., 2020).
+
+Mechanism as in DeepSpeed 0.19 `stage_1_and_2.py` with contiguous gradients: a gradient is copied into a bucket, which
+is summed when the next one does not fit: divided, flattened into a copy, *all-reduced* in bf16 (not reduce-scattered),
+and what the rank owns copied out twice, into the bucket and into its partition. A gradient larger than a bucket is
+summed where it is. Without overlap all of that is in the way of the backward pass; with it there are two buckets, and a
+reduction waits for the one before. Every micro-batch reduces; later ones make a partition of their own and add it.
+
+The update takes the norm of each tensor in double precision, flattens the partition, widens it to fp32, scales it, runs
+the optimizer on one flat master tensor, narrows that into the parameters and gathers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from simulator.engine.task import Allocation
+from simulator.program.buckets import Arrivals, Buckets, Gradient, move
+from simulator.program.costs import Costs
+from simulator.program.emitter import COMPUTE, Emitter, allocation
+from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE
+from simulator.program.network import Network
+from simulator.program.unit import Unit
+
+FP32_BYTES = 4
+FP64_BYTES = 8
+_BUCKET = "zero2.bucket"
+_PARTITION = "zero2.partition"
+
+
+class Zero2:
+    """Writes what ZeRO-2 adds to a program. *trained* elements are shared by *ranks*; the *largest* tensor counts."""
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        costs: Costs,
+        network: Network,
+        buckets: Buckets,
+        *,
+        late: Set[str],
+        trained: int,
+        largest: int,
+        ranks: int,
+    ) -> None:
+        self._emitter = emitter
+        self._costs = costs
+        self._network = network
+        self._buckets = buckets
+        self._arrivals = Arrivals(emitter, late)
+        self._trained = trained
+        self._owned = trained / ranks
+        self._largest = min(largest, self._owned)
+        self._ranks = ranks
+        self._filled = 0.0
+        self._large: list[str] = []
+        self._under_way: tuple[int, float] | None = None
+
+    def gather(self, unit: Unit) -> None:
+        """Nothing: parameters are whole."""
+
+    def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
+        """Nothing: parameters are whole."""
+
+    def reshard(self, unit: Unit) -> None:
+        """Nothing: parameters stay whole."""
+
+    def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
+        """Gradients of *weights*, beside what became of those before."""
+        self._hand_on(self._arrivals.take())
+        return list(self._arrivals.make(unit, weights))
+
+    def reduce(self, _unit: Unit) -> None:
+        """Put the gradients that have come into the bucket."""
+        self._hand_on(self._arrivals.take())
+
+    def finish_backward(self) -> None:
+        """Sum what is left in the bucket, add the partition to that of earlier micro-batches, free the buckets."""
+        self._hand_on(self._arrivals.take(last=True))
+        if self._filled:
+            self._sum()
+        self._settle()
+        again = f"{_PARTITION} again"
+        if self._emitter.holds(again):
+            move(self._emitter, self._costs, "add partitions", "elementwise", 3 * COMPUTE_BYTES * self._owned)
+            self._emitter.release(again)
+        if self._emitter.holds(_BUCKET):
+            self._emitter.release(_BUCKET)
+
+    def before_update(self) -> None:
+        """The norm of what the rank owns, and its gradient as one fp32 tensor, scaled."""
+        emitter, owned = self._emitter, self._owned
+        double = allocation("zero2.double", "workspace", self._largest * FP64_BYTES)
+        move(emitter, self._costs, "gradient norm", "reduction", owned * (COMPUTE_BYTES + 2 * FP64_BYTES))
+        emitter.take(double)
+        emitter.release(double.key)
+        flat = allocation("zero2.flat partition", "gradients", owned * COMPUTE_BYTES)
+        move(emitter, self._costs, "flatten partition", "cat", 2 * COMPUTE_BYTES * owned)
+        emitter.take(flat)
+        wide = allocation("zero2.wide partition", "gradients", owned * FP32_BYTES)
+        move(emitter, self._costs, "widen gradients", "cast_up", owned * (COMPUTE_BYTES + FP32_BYTES))
+        emitter.take(wide)
+        emitter.release(flat.key, _PARTITION)
+        move(emitter, self._costs, "clip gradients", "elementwise", 2 * FP32_BYTES * owned)
+
+    def after_update(self) -> None:
+        """Narrow the master weights into the parameters and gather those of the other ranks."""
+        self._emitter.release("zero2.wide partition")
+        move(self._emitter, self._costs, "copy parameters", "cast_down", self._owned * (FP32_BYTES + COMPUTE_BYTES))
+        transfer = self._network.ring("all_gather", "dp_shard", float(self._trained * COMPUTE_BYTES))
+        if transfer is not None:
+            deps = (self._emitter.last,)
+            position = self._emitter.transfer("gather parameters", GATHER, "all_gather", transfer, deps=deps)
+            self._emitter.await_(position)
+
+    def _hand_on(self, gradients: Iterable[Gradient]) -> None:
+        """Copy gradients into the bucket, after summing it where one does not fit."""
+        for gradient in gradients:
+            if self._filled + gradient.bytes > self._buckets.bytes and self._filled:
+                self._sum()
+            if not self._emitter.holds(_BUCKET):
+                count = 2 if self._buckets.overlap else 1
+                pieces = (self._buckets.bytes,) * count if count > 1 else ()
+                self._emitter.take(Allocation(_BUCKET, "reduce buffers", count * self._buckets.bytes, pieces=pieces))
+            if gradient.bytes > self._buckets.bytes:
+                self._large.append(gradient.key)
+            else:
+                move(self._emitter, self._costs, "gradient to bucket", "copy", 2 * gradient.bytes)
+                self._emitter.release(gradient.key)
+            self._filled += gradient.bytes
+
+    def _sum(self) -> None:
+        """Divide, flatten and all-reduce the bucket; the backward pass waits for it unless they overlap."""
+        self._settle()
+        size, pool = self._filled, REDUCE if self._buckets.overlap else COMPUTE
+        move(self._emitter, self._costs, "divide bucket", "elementwise", 2 * size)
+        flat = allocation("zero2.flat bucket", "reduce buffers", size, pool=pool)
+        move(self._emitter, self._costs, "flatten bucket", "cat", 2 * size)
+        self._emitter.take(flat)
+        position = self._emitter.last
+        transfer = self._network.ring("all_reduce", "dp_shard", size)
+        if transfer is not None:
+            position = self._emitter.transfer("all-reduce bucket", REDUCE, "all_reduce", transfer, deps=(position,))
+        self._under_way, self._filled = (position, size), 0.0
+        if not self._buckets.overlap:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait for the reduction under way, and copy what the rank owns of it to where it stays."""
+        if self._under_way is None:
+            return
+        position, size = self._under_way
+        self._emitter.await_(position)
+        move(self._emitter, self._costs, "keep partition", "copy", 2 * 2 * size / self._ranks)
+        first = not self._emitter.holds(_PARTITION)
+        if first or (self._emitter.micro_batch > 0 and not self._emitter.holds(f"{_PARTITION} again")):
+            key, kind = (_PARTITION, "gradients") if first else (f"{_PARTITION} again", "reduce buffers")
+            self._emitter.take(allocation(key, kind, self._owned * COMPUTE_BYTES))
+        self._emitter.release("zero2.flat bucket", *self._large)
+        self._under_way, self._large = None, []
