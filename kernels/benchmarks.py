@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import statistics
 import subprocess
 import time
 import traceback
@@ -22,78 +21,24 @@ from typing import Any
 import torch
 import triton
 
-from kernels import gated_unit, grouped_gemm, kda, kda_backward, loss, permutation, rms_norm
+from kernels import (
+    benchmark_copies,
+    benchmark_dsa,
+    gated_unit,
+    grouped_gemm,
+    kda,
+    kda_backward,
+    loss,
+    permutation,
+    rms_norm,
+)
 from kernels.reference import gated_unit as plain_unit
 from kernels.reference import grouped_gemm as plain_grouped
 from kernels.reference import kda as plain_kda
 from kernels.reference import loss as plain_loss
 from kernels.reference import permutation as plain_permutation
 from kernels.reference import rms_norm as plain_norm
-
-Row = dict[str, Any]
-Call = Callable[[], object]
-FLUSH_BYTES = 256 * 2**20
-HEAD_START_CYCLES = 4_000_000
-"""What the GPU sleeps before a timed call, about 2 ms, so that the host has issued all of it by the time it starts."""
-BF16 = torch.bfloat16
-
-
-def seconds(call: Call, repeats: int = 10) -> float:
-    """Median device seconds of *call*, after two calls that do not count, with cold caches."""
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
-    call()
-    call()
-    pairs = []
-    for _ in range(repeats):
-        flush.zero_()
-        torch.cuda._sleep(HEAD_START_CYCLES)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        pairs.append((begin, end))
-    torch.cuda.synchronize()
-    return statistics.median(begin.elapsed_time(end) for begin, end in pairs) / 1e3
-
-
-def peak_bytes(call: Call) -> int:
-    """Bytes that *call* allocates at its peak beyond what is allocated before it."""
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
-
-
-def drawn(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
-    """Normal numbers."""
-    return torch.randn(shape, device="cuda", dtype=dtype)
-
-
-def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Norm of the difference over the norm of what is wanted."""
-    return float((found.detach().double() - wanted.detach().double()).norm() / wanted.detach().double().norm())
-
-
-def differentiated(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor], gradient: torch.Tensor) -> Call:
-    """A call that runs *function* and its backward pass, and hands back the result and the gradients."""
-
-    def call() -> list[torch.Tensor]:
-        leaves = [x.detach().requires_grad_() for x in inputs]
-        result = function(*leaves)
-        result.backward(gradient.to(result.dtype))
-        return [result, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
-
-    return call
-
-
-def errors(fused: Callable[..., torch.Tensor], plain: Callable[..., torch.Tensor], inputs: list[torch.Tensor],
-           gradient: torch.Tensor) -> list[float]:  # fmt: skip
-    """Errors of the result and of each gradient against the reference in fp32."""
-    found = differentiated(fused, inputs, gradient)()
-    wanted = differentiated(plain, [x.float() for x in inputs], gradient.float())()
-    return [distance(a, b) for a, b in zip(found, wanted, strict=True)]
+from kernels.timing import Call, Row, differentiated, distance, drawn, errors, peak_bytes, seconds
 
 
 def ceilings() -> Iterator[Row]:
@@ -223,7 +168,7 @@ def kda_forward() -> Iterator[Row]:
         else:
             row["fused_8_sequences_s"] = seconds(lambda i=inputs, T=T: kda.kda_forward(i, (T // 8,) * 8))
         chunks = kda.checked(inputs, None, -5.0)
-        row["prepare_s"] = seconds(lambda i=inputs, c=chunks: kda.prepare(i, c, -5.0, keep_inverse=False))
+        row["prepare_s"] = seconds(lambda i=inputs, c=chunks: kda.prepare(i, c, -5.0))
         yield row
     for S in (1, 16, 128):
         inputs, state = heads(S, 96), drawn(S, 96, 128, 128, dtype=torch.float32)
@@ -266,6 +211,10 @@ PARTS = {
     "loss": losses,
     "grouped": grouped,
     "rows": rows_kernels,
+    "indexer": benchmark_dsa.indexers,
+    "sparse": benchmark_dsa.sparse,
+    "break_even": benchmark_dsa.break_even,
+    "copies": benchmark_copies.copies,
 }
 
 

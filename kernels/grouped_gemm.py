@@ -17,8 +17,15 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.device import multiprocessors
 
-WEIGHTS_TILE = (64, 128, 128)
-"""Rows, K and N of a tile of the gradient of weights: small enough for two at a time on a multiprocessor."""
+WEIGHTS_TILES = {
+    32: ((32, 64, 128), {"num_warps": 4, "num_stages": 2}),
+    128: ((64, 128, 128), {"num_warps": 4, "num_stages": 2, "maxnreg": 168}),
+    None: ((64, 128, 128), {"num_warps": 4, "num_stages": 3}),
+}
+"""(rows, K and N of a tile of the gradient of weights, launch options) up to so many mean rows of an expert.
+
+Few rows are bound by writing the gradient: small tiles and few stages let more programs share a multiprocessor.
+"""
 GROUPED_TILES = 8
 """Row tiles that share a column of weights while it is in the cache."""
 FEW_ROWS = 96
@@ -59,12 +66,24 @@ def _rows_kernel(x_desc, w_desc, y_ptr, ends_ptr, E, N, K, TRANSPOSED: tl.conste
 
 
 @triton.jit
-def _weights_kernel(x_desc, dy_desc, dw_desc, ends_ptr, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                    BLOCK_K: tl.constexpr):  # fmt: skip
+def _by_rows(ends_ptr, place, E, EXPERTS: tl.constexpr):
+    """The expert in this place when the one of most rows is the first: what takes longest starts first."""
+    e_E = tl.arange(0, EXPERTS)
+    end_E = tl.load(ends_ptr + e_E, mask=e_E < E, other=-1)
+    rows_E = tl.where(e_E < E, end_E - tl.load(ends_ptr + e_E - 1, mask=(e_E > 0) & (e_E < E), other=0), -1)
+    before_EE = (rows_E[None, :] > rows_E[:, None]) | (
+        (rows_E[None, :] == rows_E[:, None]) & (e_E[None, :] < e_E[:, None])
+    )
+    return tl.sum(tl.where(tl.sum(before_EE.to(tl.int32), 1) == place, e_E, 0), 0)
+
+
+@triton.jit
+def _weights_kernel(x_desc, dy_desc, dw_desc, ends_ptr, E, N, K, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr,
+                    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """dw_e = x^T dy over the rows of expert e: zeros where it has none."""
     tiles_k = tl.cdiv(K, BLOCK_K)
     tiles = tiles_k * tl.cdiv(N, BLOCK_N)
-    e = tl.program_id(0) // tiles
+    e = _by_rows(ends_ptr, tl.program_id(0) // tiles, E, EXPERTS)
     local = tl.program_id(0) % tiles
     k = (local % tiles_k) * BLOCK_K
     n = (local // tiles_k) * BLOCK_N
@@ -89,6 +108,11 @@ def _tile(rows: int, experts: int) -> tuple[dict[str, int], dict[str, int]]:
     return {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}, {"num_warps": 8, "num_stages": 4}
 
 
+def _weights_tile(rows: int, experts: int) -> tuple[tuple[int, int, int], dict[str, int]]:
+    """(sides of a tile of the gradient of weights, launch options) for *rows* over *experts*."""
+    return next(found for most, found in WEIGHTS_TILES.items() if most is None or rows <= most * experts)
+
+
 def rows_product(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor, *, transposed: bool) -> torch.Tensor:
     """Each expert's rows times its weight, or its transpose; rows past the last expert's stay unwritten."""
     E, N, (M, K) = len(w_EKN), w_EKN.shape[1 if transposed else 2], x_MK.shape
@@ -105,14 +129,15 @@ def rows_product(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor, 
 def weights_product(x_MK: torch.Tensor, dy_MN: torch.Tensor, ends_E: torch.Tensor) -> torch.Tensor:
     """[E, K, N]: x^T dy over each expert's rows."""
     E, K, N = len(ends_E), x_MK.shape[1], dy_MN.shape[1]
-    block_m, block_k, block_n = WEIGHTS_TILE
+    (block_m, block_k, block_n), launch = _weights_tile(len(x_MK), E)
     dw_EKN = x_MK.new_empty(E, K, N)
     x_desc = TensorDescriptor.from_tensor(x_MK, [block_m, block_k])
     dy_desc = TensorDescriptor.from_tensor(dy_MN, [block_m, block_n])
     sides = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
     dw_desc = TensorDescriptor.from_tensor(dw_EKN, [1, block_k, block_n])
     grid = (E * triton.cdiv(K, block_k) * triton.cdiv(N, block_n),)
-    _weights_kernel[grid](x_desc, dy_desc, dw_desc, ends_E, N, K, **sides, num_warps=4, num_stages=3)
+    sides["EXPERTS"] = triton.next_power_of_2(E)
+    _weights_kernel[grid](x_desc, dy_desc, dw_desc, ends_E, E, N, K, **sides, **launch)
     return dw_EKN
 
 

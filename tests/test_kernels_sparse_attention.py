@@ -1,0 +1,65 @@
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra calibrate: pip install -e .[calibrate,dev]")
+triton = pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch for Linux")
+if not triton.knobs.runtime.interpret:
+    pytest.skip("set TRITON_INTERPRET=1: these tests interpret the kernels on the CPU", allow_module_level=True)
+
+from kernel_checks import distances, drawn
+
+from kernels import sparse_attention_backward as sparse_attention
+from kernels.reference import sparse_attention as plain
+
+LATENT, ROPE, SCALE = 32, 16, 0.2
+
+
+def chosen(queries: int, keys: int, top: int) -> torch.Tensor:
+    order = torch.rand(queries, keys, generator=torch.Generator().manual_seed(3)).argsort(1)[:, :top]
+    return torch.nn.functional.pad(order, (0, top - order.shape[1]), value=-1).int()
+
+
+@pytest.mark.parametrize(
+    ("queries", "heads", "keys", "top"),
+    [
+        pytest.param(3, 4, 300, 128, id="two steps of keys"),
+        pytest.param(2, 6, 20, 64, id="six heads, fewer keys than places"),
+        pytest.param(2, 96, 40, 32, id="two groups of heads"),
+    ],
+)
+def test_attention_to_chosen_keys_and_its_gradients(queries: int, heads: int, keys: int, top: int) -> None:
+    index = chosen(queries, keys, top)
+    inputs = [drawn(queries, heads, LATENT + ROPE), drawn(keys, LATENT + ROPE, seed=1)]
+    fused, small = (
+        partial(f.sparse_attention, index_TJ=index, latent=LATENT, scale=SCALE) for f in (sparse_attention, plain)
+    )
+    assert max(distances(fused, small, inputs)) < 1e-5
+
+
+def test_all_keys_chosen_is_ordinary_attention() -> None:
+    q, kv = drawn(5, 4, LATENT + ROPE), drawn(16, LATENT + ROPE, seed=1)
+    index = torch.arange(16).int().repeat(5, 1)
+    found = sparse_attention.sparse_attention(q, kv, index, LATENT, SCALE)
+    wanted = ((q @ kv.T) * SCALE).softmax(-1) @ kv[:, :LATENT]
+    assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_one_key_is_handed_through_whatever_the_score() -> None:
+    q, kv = drawn(1, 1, LATENT + ROPE).requires_grad_(), drawn(1, LATENT + ROPE, seed=1)
+    found = sparse_attention.sparse_attention(q, kv, chosen(1, 1, 16), LATENT, SCALE)
+    assert torch.equal(found[0, 0], kv[0, :LATENT])
+    found.sum().backward()
+    assert q.grad.abs().max() < 1e-5
+
+
+def test_a_query_without_keys_gets_zeros() -> None:
+    q, kv = drawn(1, 4, LATENT + ROPE), drawn(3, LATENT + ROPE, seed=1)
+    found = sparse_attention.sparse_attention(q, kv, torch.full((1, 16), -1).int(), LATENT, SCALE)
+    assert found.abs().max() == 0.0
+
+
+def test_sides_that_are_no_powers_of_two_are_all_named() -> None:
+    q, kv = drawn(1, 4, 44), drawn(3, 44, seed=1)
+    with pytest.raises(ValueError, match="rope is 12; chosen keys is 12"):
+        sparse_attention.sparse_attention(q, kv, torch.zeros(1, 12).int(), 32, SCALE)
