@@ -96,6 +96,7 @@ REFUSED = [
     (("training.float8.recipe=mxfp8",), "but h100-sxm has no mxfp8 arithmetic; it has bf16, fp16, fp32, fp8, int8"),
     (("training.float8.experts=true",), "training.float8.experts: llama has no routed experts; leave it out"),
     (("training.float8={recipe: blockwise, all_gather: true}",), "needs one scale a tensor, found blockwise"),
+    (("training.float8.dense=false",), "training.float8.dense: found false, and experts too"),
     (
         ("training.float8={all_gather: true}", "training.lora={rank: 8}"),
         "training.float8.all_gather: is about weights that are trained, and lora freezes them",

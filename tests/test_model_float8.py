@@ -59,6 +59,13 @@ def test_router_and_experts_stay_bf16_unless_experts_are_asked_for():
         assert eight == found
 
 
+def test_experts_alone_may_take_part():
+    workload = Workload((N,), float8=Float8("mxfp8", dense=False, experts=True))
+    parts = MIXTURE.layers[0]
+    operators = layer_operators(MIXTURE, parts, workload)
+    assert {o.name for o in operators if any(k.dtype == "fp8/mx" for k in kernels(o))} == {"experts_fc1", "experts_fc2"}
+
+
 def test_a_fused_stack_makes_both_copies_at_once_and_keeps_the_one_for_the_gradient_of_the_weight():
     plain = layer_operators(LLAMA, LLAMA.layers[0], Workload((N,)))
     eight = layer("fused", recipe="delayed", kept=True, keeps_cast_input=True)

@@ -31,6 +31,7 @@ def float8(scenario: Scenario) -> Float8 | None:
     fused = training.execution == "fused"
     return Float8(
         recipe=asked.recipe,
+        dense=asked.dense,
         experts=asked.experts,
         dispatch=asked.dispatch,
         kept=fused and training.zero == 1,
@@ -54,12 +55,19 @@ def float8_problems(scenario: Scenario, architecture: Architecture, accelerator:
     if not accelerator.has_format(needed):
         known = ", ".join(sorted(accelerator.sheet.dense_flops_per_s))
         yield f"{where}.recipe: found {asked.recipe}, but {accelerator.id} has no {needed} arithmetic; it has {known}"
+    if not (asked.dense or asked.experts):
+        yield f"{where}.dense: found false, and experts too; allowed: one of them true, or no float8 at all"
+    if asked.all_gather and not asked.dense:
+        yield f"{where}.all_gather: is about dense linear layers, found dense: false; leave it out"
     yield from _expert_problems(scenario, architecture)
     if asked.all_gather and asked.recipe not in _WHOLE_TENSORS:
         allowed = _WHOLE_TENSORS
         yield f"{where}.all_gather: needs one scale a tensor, found {asked.recipe}; allowed: {', '.join(allowed)}"
     if asked.all_gather and training.lora is not None:
         yield f"{where}.all_gather: is about weights that are trained, and lora freezes them; leave it out"
+    if asked.all_gather and training.zero in (0, 2):
+        zero = training.zero
+        yield f"{where}.all_gather: found true, but zero: {zero} gathers no weights to use; allowed: zero 1 or 3"
     if asked.all_gather and training.zero == 1 and training.execution != "fused":
         yield f"{where}.all_gather: with zero: 1 it is Megatron-LM's; allowed: execution fused"
 

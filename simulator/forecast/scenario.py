@@ -93,7 +93,8 @@ class Float8(Section):
             "(DeepSeek-V3); of 32 values (mxfp8)."
         ),
     )
-    experts: bool = Field(False, description="Grouped matmuls of routed experts in fp8, too.")
+    dense: bool = Field(True, description="Linear layers outside the routed experts in fp8; routers are not.")
+    experts: bool = Field(False, description="Grouped matmuls of routed experts in fp8.")
     all_gather: bool = Field(False, description="Parameters of linear layers are gathered in fp8: half the bytes.")
     dispatch: bool = Field(False, description="Rows travel to experts in fp8, gradients of their results, too.")
 
@@ -171,7 +172,9 @@ class Training(Section):
         ),
     )
     execution: Literal["eager", "compiled", "fused"] = Field("fused", description="How operators run as kernels.")
-    float8: Float8 | None = Field(None, description="Present: linear layers of the decoder multiply in fp8.")
+    float8: Float8 | None = Field(
+        None, description="Present: linear layers of the decoder multiply in fp8, as it says."
+    )
     attention: Literal["flash", "unfused"] = Field(
         "flash", description="flash: one kernel; unfused: products and a softmax over scores in memory, as Megatron-LM."
     )

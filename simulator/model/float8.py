@@ -37,8 +37,10 @@ class Float8:
     """How linear layers multiply in fp8."""
 
     recipe: Recipe
+    dense: bool = True
+    """Whether linear layers outside the routed experts take part."""
     experts: bool = False
-    """Whether routed experts take part."""
+    """Whether routed experts do."""
     dispatch: bool = False
     """Whether rows travel to their experts in fp8, and so the gradients of what the experts return."""
     kept: bool = False

@@ -74,9 +74,8 @@ def multiplies_in_float8(operator: Operator) -> bool:
 
 
 def _takes_part(operator: Operator, float8: Float8) -> bool:
-    if not operator.reads or (operator.rows == "routed" and not float8.experts):
-        return False
-    return aligned(*_widths(operator))
+    asked = float8.experts if operator.rows == "routed" else float8.dense
+    return asked and bool(operator.reads) and aligned(*_widths(operator))
 
 
 def casts_of(float8: Float8, execution: Execution) -> Casts:
