@@ -48,10 +48,23 @@ VISION = {
 }
 SEEING = {"model_type": "qwen3_vl", "text_config": DENSE | {"head_dim": 128}, "vision_config": VISION}
 SEEING_MIXTURE = {"model_type": "qwen3_vl_moe", "text_config": MIXTURE, "vision_config": VISION}
+LATENT = MIXTURE | {
+    "model_type": "deepseek_v3",
+    "q_lora_rank": None,
+    "kv_lora_rank": 256,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 16,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "scoring_func": "sigmoid",
+}
 MODELS = {
     "dense": DENSE,
     "mixture": MIXTURE,
     "predicting": PREDICTING,
+    "latent": LATENT,
     "seeing": SEEING,
     "seeing-mixture": SEEING_MIXTURE,
 }

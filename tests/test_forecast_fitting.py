@@ -60,3 +60,20 @@ def test_a_change_leaves_everything_else_as_it_was(small: Small) -> None:
 def test_memory_needs_no_more_micro_batches_than_are_held_at_once(small: Small) -> None:
     few, many = (f"training.global_batch_sequences={16 * count}" for count in (2, 4000))
     assert memory_of(*small("dense", many)).summary() == memory_of(*small("dense", few)).summary()
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero", "suggested"),
+    [
+        ("dense", 3, "training.recompute={keep: alternate_matmuls}"),
+        ("dense", 1, "training.recompute={modules: [mlp]}"),
+        ("latent", 1, "training.recompute={modules: [layernorm, mla_up_proj, mlp, moe_act]}"),
+    ],
+)
+def test_less_than_full_recomputation_is_tried_as_well(small: Small, kind: str, zero: int, suggested: str) -> None:
+    # So many sequences that all activations do not fit, and those left by a selective recomputation do.
+    size = {"dense": 112, "latent": 128}[kind]
+    batch = f"training={{sequence_length: 8192, micro_batch_sequences: {size}, global_batch_sequences: {16 * size}}}"
+    found = fit(*small(kind, batch, f"training.zero={zero}", "training.loss=cut"))
+    assert not found["fits"]
+    assert suggested in [suggestion["change"] for suggestion in found["suggestions"]]

@@ -42,7 +42,9 @@ def _sections(path: str, model: type[BaseModel]) -> Iterator[str]:
         if section:
             inner.append((where, section))
         several = "list of sections" if section and get_origin(field.annotation) is tuple else "section"
-        allowed = f"{several}, see [{where}](#{where.replace('.', '')})" if section else _allowed(field)
+        link = f"{several}, see [{where}](#{where.replace('.', '')})"
+        plain = _plain_values(field.annotation)
+        allowed = " or ".join([*plain, link]) if section else _allowed(field)
         meaning = _plain(field.description or (section.__doc__ if section else ""))
         yield f"| `{name}` | {allowed} | {_default(field, section)} | {meaning} |"
     yield ""
@@ -55,6 +57,11 @@ def _section(kind: Any) -> type[BaseModel] | None:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
     return next(filter(None, map(_section, get_args(kind))), None)
+
+
+def _plain_values(kind: Any) -> list[str]:
+    """The values spelt out that a field takes beside a section."""
+    return [_kind(part) for part in get_args(kind) if get_origin(part) is Literal] if _is_union(kind) else []
 
 
 def _allowed(field: FieldInfo) -> str:
@@ -101,10 +108,10 @@ def _default(field: FieldInfo, section: type[BaseModel] | None) -> str:
     value = field.get_default(call_default_factory=True)
     if value is None or value == "":
         return "none"
-    if section:
+    if section and not isinstance(value, str):
         return "its fields' own"
     if isinstance(value, tuple):
-        return ", ".join(f"`{item}`" for item in value)
+        return "none" if not value else ", ".join(f"`{item}`" for item in value)
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 

@@ -12,6 +12,7 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
+from simulator.forecast.recomputation import recompute_of, recompute_problems
 from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
 from simulator.hardware.cluster import Cluster
@@ -91,7 +92,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         reduce_bytes=BYTES[training.fsdp.reduce_dtype] if training.zero in (1, 3) else BYTES["bf16"],
         reshard_after_forward=training.fsdp.reshard_after_forward,
         prefetch=training.fsdp.prefetch,
-        recompute=training.recompute == "full",
+        recompute=recompute_of(training),
         loss=training.loss,
         routing=_routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators),
         images=images,
@@ -174,6 +175,7 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _lora_problems(scenario, architecture)
     yield from _attention_problems(scenario, architecture)
     yield from image_problems(scenario, architecture)
+    yield from recompute_problems(scenario, architecture)
     if scenario.routing.policy and scenario.routing.policy.name in _COMPOSING:
         yield (
             f"routing.policy.name: found {scenario.routing.policy.name}, which composes unlike micro-batches, and a "

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from simulator.documents import InvalidDocument
-from simulator.forecast.assembly import assemble_job, micro_batches
+from simulator.forecast.assembly import assemble_job, find_architecture, micro_batches
 from simulator.forecast.errors import Refused
 from simulator.forecast.forecast import Progress, forecast, silent
 from simulator.forecast.memory import MemoryForecast, remember
+from simulator.forecast.recomputation import available_modules
 from simulator.forecast.scenario import Scenario
 from simulator.program.training_step import TrainingStep
 
 Change = dict[str, Any]
 """Values by path, as `--set` takes them."""
-MOST_SUGGESTIONS = 4
+MOST_SUGGESTIONS = 5
 MOST_DOUBLINGS = 6
 
 
@@ -68,7 +69,7 @@ def _suggestions(scenario: Scenario, folder: Path, say: Progress) -> list[dict[s
 
 def _that_fit(scenario: Scenario, folder: Path) -> list[Change]:
     """Single settings that suffice, then the fewest accelerators that do, with and without the other settings."""
-    settings = list(_settings(scenario))
+    settings = list(_settings(scenario, folder))
     together = {path: value for change in settings if "training.lora" not in change for path, value in change.items()}
     fitting = [change for change in settings if _fits(scenario, folder, change)]
     if not fitting and len(settings) > 1 and _fits(scenario, folder, together):
@@ -81,13 +82,15 @@ def _that_fit(scenario: Scenario, folder: Path) -> list[Change]:
     return fitting[:MOST_SUGGESTIONS]
 
 
-def _settings(scenario: Scenario) -> Iterator[Change]:
+def _settings(scenario: Scenario, folder: Path) -> Iterator[Change]:
     """Settings of the same job on the same machines that save memory, least intrusive first."""
     training = scenario.training
     if not training.fsdp.reshard_after_forward:
         yield {"training.fsdp.reshard_after_forward": True}
     if training.loss != "cut":
         yield {"training.loss": "cut"}
+    if training.recompute == "none":
+        yield from _selective(scenario, folder)
     if training.recompute != "full":
         yield {"training.recompute": "full"}
     if training.micro_batch_sequences > 1:
@@ -96,6 +99,21 @@ def _settings(scenario: Scenario) -> Iterator[Change]:
         yield {"training.optimizer.state_dtype": "bf16", "training.optimizer.master_weights": False}
     if training.lora is None:
         yield {"training.lora": {"rank": 8, "targets": ["attention"]}}
+
+
+def _selective(scenario: Scenario, folder: Path) -> Iterator[Change]:
+    """Less than full recomputation: what lies between products under FSDP2; under Megatron-LM all modules that run
+    neither the exchanges of experts nor attention again.
+    """
+    training = scenario.training
+    if training.zero == 3:
+        yield {"training.recompute": {"keep": "alternate_matmuls"}}
+    elif training.execution == "fused":
+        gathers = scenario.parallel.cp > 1 and training.context_parallel != "ring"
+        costly = {"core_attn", "moe", "shared_experts"} | ({"mla_up_proj"} if gathers else set())
+        modules = sorted(available_modules(find_architecture(scenario.model, folder), training) - costly)
+        if modules:
+            yield {"training.recompute": {"modules": modules}}
 
 
 def _grown(scenario: Scenario) -> Iterator[Change]:

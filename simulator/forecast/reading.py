@@ -11,7 +11,7 @@ from pathlib import Path
 
 from simulator.documents import Document, InvalidDocument, Problem, in_order, read
 from simulator.forecast.errors import Refused
-from simulator.forecast.scenario import Scenario
+from simulator.forecast.scenario import Recompute, Scenario
 from simulator.shipped import exists, locate
 
 _SUFFIXES = (".yaml", ".yml")
@@ -71,6 +71,7 @@ def _problems(document: Document[Scenario]) -> Iterator[Problem]:
     yield from _expert_parallel(document)
     yield from _global_batch(document)
     yield from _lora_targets(document)
+    yield from _recompute(document)
     yield from _routing(document)
     yield from _images(document)
 
@@ -128,6 +129,19 @@ def _lora_targets(document: Document[Scenario]) -> Iterator[Problem]:
     twice = [target for target in dict.fromkeys(targets) if targets.count(target) > 1]
     if twice:
         yield document.problem("training.lora.targets", f"found {', '.join(twice)} more than once; allowed: once each")
+
+
+def _recompute(document: Document[Scenario]) -> Iterator[Problem]:
+    asked = document.content.training.recompute
+    if not isinstance(asked, Recompute):
+        return
+    named = [name for name in ("every", "keep", "modules") if getattr(asked, name)]
+    if len(named) != 1:
+        message = f"found {' and '.join(named) or 'none of them'}; allowed: one of every, keep and modules"
+        yield document.problem(f"training.recompute{'.' + named[-1] if named else ''}", message)
+    twice = [module for module in dict.fromkeys(asked.modules) if asked.modules.count(module) > 1]
+    if twice:
+        yield document.problem("training.recompute.modules", f"found {', '.join(twice)} more than once; allowed: once")
 
 
 def _routing(document: Document[Scenario]) -> Iterator[Problem]:

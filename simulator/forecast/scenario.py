@@ -138,6 +138,24 @@ class DeepSpeed(Section):
     overlap_comm: bool = Field(False, description="Two buckets, and reductions beside the backward pass.")
 
 
+class Recompute(Section):
+    """Selective recomputation: one of three ways, whose words are torchtitan's and Megatron-LM's."""
+
+    every: Annotated[int, Field(ge=2, le=10_000)] | None = Field(
+        None, description="Recompute every n-th layer of a stage as a whole, and keep all of the others."
+    )
+    keep: Literal["alternate_matmuls", "matmuls"] | None = Field(
+        None,
+        description=(
+            "Recompute all of each layer but attention, expert exchanges, scatters, and every other matmul or all, "
+            "whose results are kept."
+        ),
+    )
+    modules: tuple[Literal["core_attn", "mla_up_proj", "moe_act", "layernorm", "mlp", "moe", "shared_experts"], ...] = (
+        Field((), description="Recompute these parts of each layer that has them, as Megatron-LM does.")
+    )
+
+
 class Training(Section):
     """What one step does."""
 
@@ -161,8 +179,8 @@ class Training(Section):
     deepspeed: DeepSpeed = DeepSpeed()
     fsdp: Fsdp = Fsdp()
     pipeline_schedule: Literal["1f1b", "gpipe"] = Field("1f1b", description="Order of passes in a pipeline.")
-    recompute: Literal["none", "full"] = Field(
-        "none", description="full: keep each layer's input only and run it again."
+    recompute: Literal["none", "full"] | Recompute = Field(
+        "none", description="full: keep each layer's input only and run it again; or a mapping, for a part of that."
     )
     loss: Literal["plain", "compiled", "chunked", "cut"] = Field(
         "plain",

@@ -7,7 +7,7 @@ bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Literal
@@ -97,6 +97,13 @@ class Operator:
     reads: str = ""
     """Linear layers whose products may run in fp8: the name of the tensor that they multiply. Empty elsewhere."""
     saved: tuple[Saved, ...] = ()
+    """Kept from the forward to the backward pass."""
+    restored: tuple[Saved, ...] = ()
+    """Not kept, but there again for the backward pass, because operators ran again (`recompute`)."""
+    modules: tuple[str, ...] = ()
+    """Megatron-LM's names of the submodules it is part of, among those that can be recomputed alone."""
+    makes: str = ""
+    """The saved tensor that its result is, or is a part of; empty: its result is not saved as it is."""
     output_bytes: float = 0.0
     """Size of the result (per routed row where rows == "routed")."""
     workspace_bytes: float = 0.0
@@ -173,6 +180,11 @@ class Workload:
         Even shares are what a rank gets that takes one piece from the front and its mirror image from the back.
         """
         return sum(n * (n + 1) // 2 for n in self.sequence_lengths) / self.cp
+
+
+def part_of(module: str, operators: Iterable[Operator]) -> Iterator[Operator]:
+    """The *operators* as part of *module*."""
+    return (replace(operator, modules=(*operator.modules, module)) for operator in operators)
 
 
 def keep_once(operators: Iterable[Operator]) -> tuple[Operator, ...]:

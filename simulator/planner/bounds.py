@@ -18,8 +18,9 @@ from simulator.forecast.image_batches import ImageBatches
 from simulator.planner.data_parallel import DataParallel
 from simulator.planner.expert_rows import ExpertRows
 from simulator.planner.image_prices import ImagePrices
-from simulator.planner.layer_prices import PARTS, LayerPrices
+from simulator.planner.layer_prices import LayerPrices
 from simulator.planner.memory_bound import MemoryBound
+from simulator.planner.passes import PARTS
 from simulator.planner.splits import Splits
 from simulator.planner.stages import StageSums, stage_edges, stage_sums
 from simulator.program.job import Job
@@ -70,9 +71,8 @@ class Bounds:
         tokens, routed = self._tokens(splits, edges), self._routed(splits, edges)
         slots = self._slots(splits)
         micro_batches = self.micro_batches(splits)
-        again = (splits["recompute"] == 1)[:, None, None]
         forward = tokens.forward + routed.forward
-        backward = tokens.backward + routed.backward + (tokens.again + routed.again) * again
+        backward = tokens.backward + routed.backward + tokens.again + routed.again
         self._add_ends(splits, forward, backward)
         if self._images is not None:
             keys, which = splits.numbered("dp_replicate", "dp_shard", "micro_batch_sequences")
@@ -82,10 +82,8 @@ class Bounds:
         sharding = self._data_parallel.of(splits, edges, slots)
         forward[:, 0] += sharding.forward_s
         backward[:, 0] += sharding.backward_s
-        # Exchanges are recomputed as a whole or counted as not recomputed.
-        repeated = again[:, 0] * (routed.again[:, -1] >= 0.999 * routed.forward[:, -1])
-        busy = routed.busy * (2 + repeated)[:, None] + sharding.busy_s
-        saved = tokens.saved + routed.saved, tokens.saved_last + routed.saved_last
+        busy = routed.busy + sharding.busy_s
+        saved = tokens.saved + routed.saved, tokens.restored_last + routed.restored_last
         return Bound(
             *self._time(micro_batches, forward, backward, busy, sharding.stream_s, sharding.tail_s),
             self._memory.of(splits, edges, slots, micro_batches, *saved),
@@ -121,12 +119,12 @@ class Bounds:
         return step_s, np.concatenate([parts, [around[rows, stage]], [exposed]])
 
     def _tokens(self, splits: Splits, edges: npt.NDArray[np.int64]) -> StageSums:
-        keys, which = splits.numbered("tp", "cp", "micro_batch_sequences")
-        return stage_sums([self._prices.tokens_part(*key).passes for key in keys], edges)[which]
+        keys, which = splits.numbered("tp", "cp", "micro_batch_sequences", "recompute")
+        return stage_sums([self._prices.tokens(edges, *key) for key in keys], edges)[which]
 
     def _routed(self, splits: Splits, edges: npt.NDArray[np.int64]) -> StageSums:
-        keys, which = splits.numbered("tp", "cp", "micro_batch_sequences", "ep", "etp")
-        return stage_sums([self._prices.routed_part(*key) for key in keys], edges)[which]
+        keys, which = splits.numbered("tp", "cp", "micro_batch_sequences", "ep", "etp", "recompute")
+        return stage_sums([self._prices.routed(edges, *key) for key in keys], edges)[which]
 
     def _slots(self, splits: Splits) -> npt.NDArray[np.int64]:
         """Experts that a rank holds, copies counted; 0 without experts."""

@@ -7,50 +7,39 @@ slowest, so its time counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.engine.task import Quantity
 from simulator.model.architecture import Layer
 from simulator.model.operator import Operator, Workload
-from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
+from simulator.model.operators.layers import embedding_operators, listed_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import module_embedding, module_loss
 from simulator.model.parameters import embedding_parameters, head_parameters, layer_parameters
+from simulator.model.recompute import NOTHING, WHOLE, LayerPlan, Recompute, Stack, plan_layer
 from simulator.model.split import share_model
 from simulator.parallel.folding import apart
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement
+from simulator.parallel.sharding import Adapter
 from simulator.planner.exchange import Exchange, aligned
 from simulator.planner.expert_rows import ExpertRows
+from simulator.planner.passes import COMPUTE, CONTEXT, PARTS, Passes
 from simulator.planner.places import Place, places
+from simulator.planner.routed_stretch import RoutedStretch
 from simulator.program.costs import Costs
 from simulator.program.expert_load import LayerLoad
 from simulator.program.job import Job
-from simulator.program.layer_code import EXCHANGES, Pricer, Round, Step
 from simulator.program.network import Network, Transfer
+from simulator.program.step import EXCHANGES, Pricer, Round, Step
 
 Seconds = npt.NDArray[np.float64]
-PARTS = ("compute_s", "exposed_tp_s", "exposed_cp_s", "exposed_all_to_all_s")
-"""What the time of a layer is made of, named as the forecast names it."""
 _OF_AXIS = {"tp": 1, "etp": 1, "cp": 2, "ep": 3}
-_COMPUTE, _TENSOR, _CONTEXT, _EXCHANGE = 0, 1, 2, 3
-
-
-@dataclass(frozen=True, slots=True)
-class Passes:
-    """Seconds of one micro-batch by part and layer, [parts, layers], and the bytes that backward needs."""
-
-    forward: Seconds
-    backward: Seconds
-    again: Seconds
-    """Of the forward pass that backward recomputes, which ends before the last operator that keeps anything."""
-    saved: Seconds
-    """Bytes kept for backward on each expert-parallel rank, [layers, ranks]."""
-    busy: Seconds
-    """Seconds for which one direction's exchanges keep the ports of each level busy, [levels, layers]."""
+_RECOMPUTE = (NOTHING, WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +48,18 @@ class TokensPart:
 
     passes: Passes
     recomputes_routed: tuple[bool, ...]
-    """For each layer, whether an operator behind its routed ones keeps something: they are all recomputed then."""
+    """For each layer, whether an operator behind its routed ones keeps something, so that running again does not stop
+    among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Routed:
+    """A routed operator: whether what runs again passes it, runs it, or finds its result kept for that alone."""
+
+    operator: Operator
+    passed: bool
+    runs: bool
+    loose: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,78 +81,138 @@ class LayerPrices:
         self._places = places(job.architecture)
         self._place = {layer.index: number for number, place in enumerate(self._places) for layer in place.layers}
         self._number = {layer.index: number for number, layer in enumerate(job.architecture.moe_layers())}
-        self.tokens_part = cache(self._tokens_part)
-        self.routed_part = cache(self._routed_part)
+        self._tokens_part = cache(self._lay_tokens_part)
+        self._routed_part = cache(self._lay_routed_part)
         self.ends = cache(self._ends)
         self._shared = cache(lambda tp, etp: share_model(job.architecture, tp, etp))
         self._exchange = cache(self._lay_exchange)
         self._routed = cache(self._price_routed)
 
-    def _tokens_part(self, tp: int, cp: int, sequences: int) -> TokensPart:
-        """Everything that runs over a rank's own tokens."""
+    def tokens(self, edges: npt.NDArray[np.int64], tp: int, cp: int, sequences: int, recompute: int) -> Passes:
+        """What runs over a rank's own tokens, for stages between *edges*; *recompute* counts as in a split."""
+
+        def passes(what: Recompute) -> Passes:
+            return self._tokens_part(tp, cp, sequences, what).passes
+
+        return self._by_layer(edges, passes, recompute)
+
+    def routed(
+        self, edges: npt.NDArray[np.int64], tp: int, cp: int, sequences: int, ep: int, etp: int, recompute: int
+    ) -> Passes:
+        """What runs over routed rows, likewise."""
+
+        def passes(what: Recompute) -> Passes:
+            return self._routed_part(tp, cp, sequences, ep, etp, what)
+
+        return self._by_layer(edges, passes, recompute)
+
+    def _by_layer(self, edges: npt.NDArray[np.int64], passes: Callable[[Recompute], Passes], recompute: int) -> Passes:
+        """Passes of all layers, each as its place in its stage has it recomputed."""
+        what = (*_RECOMPUTE, self._job.recompute)[recompute]
+        positions = [position for layers in np.diff(edges) for position in range(layers)]
+        chosen = np.array([what.of_layer(position) != NOTHING for position in positions])
+        if chosen.all() or not chosen.any():
+            return passes(what.of_layer(0))
+        return passes(WHOLE).where(chosen, passes(NOTHING))
+
+    def _lay_tokens_part(self, tp: int, cp: int, sequences: int, recompute: Recompute) -> TokensPart:
         workload, own = self._workload(tp, cp, 1, sequences), self._shared(tp, 1)
         pricer = self._pricer(workload, self._network(Mesh(tp=tp, cp=cp), tp * cp))
-        known: dict[Place, tuple[Seconds, Seconds, Seconds, float, bool]] = {}
+        known: dict[Place, tuple[Seconds, Seconds, Seconds, float, float, bool]] = {}
         found = []
         for place in self._places:
             make = place.make
             if make not in known:
                 adapters = self._job.trained.adapters(place.parameters(own, tp))
-                operators = place.operators(self._job.architecture, workload)
-                steps = [(op, pricer.step(op, adapters, None) if op.rows == "tokens" else None) for op in operators]
-                known[make] = _of_tokens(steps)
+                plan = self._plan(place.parts(self._job.architecture, workload), recompute, exchanges=True)
+                known[make] = self._price_tokens(plan, pricer, adapters)
             found.append(known[make])
-        forward, backward, again, saved, whole = zip(*found, strict=True)
-        busy = np.zeros((len(self._sizes), len(found)))
-        ahead, back, repeated = (np.stack(passes, axis=1) for passes in (forward, backward, again))
-        return TokensPart(Passes(ahead, back, repeated, np.array(saved)[:, None], busy), whole)
+        ahead, back, repeated = (np.stack([one[n] for one in found], axis=1) for n in range(3))
+        inputs = float(workload.own_tokens * self._job.architecture.hidden * workload.activation_bytes)
+        kept = np.array([place.streams * inputs for place in self._places])
+        keeps = recompute == WHOLE or recompute.keep is not None
+        saved = np.array([one[3] for one in found]) + (kept if keeps else 0.0)
+        restored, busy = np.array([one[4] for one in found]), np.zeros((len(self._sizes), len(found)))
+        passes = Passes(ahead, back, repeated, saved[:, None], restored[:, None], busy)
+        return TokensPart(passes, tuple(one[5] for one in found))
+
+    def _price_tokens(
+        self, plan: LayerPlan, pricer: Pricer, adapters: dict[str, Adapter]
+    ) -> tuple[Seconds, Seconds, Seconds, float, float, bool]:
+        steps = [
+            pricer.step(operator, adapters, None, again=plan.runs_again(number)) if operator.rows == "tokens" else None
+            for number, operator in enumerate(plan.operators)
+        ]
+        copies = [stretch.restore for stretch in plan.stretches]
+        priced = [pricer.step(copy, adapters, None) if copy and copy.rows == "tokens" else None for copy in copies]
+        return _of_tokens(plan, steps, priced)
+
+    def _plan(self, parts: Iterable[Iterable[Operator]], recompute: Recompute, *, exchanges: bool) -> LayerPlan:
+        """The plan of a layer, whose checkpoint stops early: one that runs on takes longer."""
+        compiled = self._job.workload.execution == "compiled"
+        return plan_layer(parts, recompute, Stack(stops_early=True, compiled=compiled, exchanges=exchanges))
 
     def _ends(self, tp: int, cp: int, sequences: int) -> Ends:
         workload, own = self._workload(tp, cp, 1, sequences), self._shared(tp, 1)
         pricer = self._pricer(workload, self._network(Mesh(tp=tp, cp=cp), tp * cp))
         adapters = self._job.trained.adapters([*embedding_parameters(own), *head_parameters(own)])
 
-        def passes(operators: Iterable[Operator]) -> tuple[Seconds, Seconds]:
-            return _of_tokens([(operator, pricer.step(operator, adapters, None)) for operator in operators])[:2]
+        def passes(operators: tuple[Operator, ...]) -> tuple[Seconds, Seconds]:
+            return self._price_tokens(LayerPlan(operators), pricer, adapters)[:2]
 
         model, variant = self._job.architecture, self._job.loss
         behind = [*loss_operators(model, workload, variant)]
         for _ in range(model.mtp_layers):
             behind += module_embedding(model, workload, adds=False)
             behind += module_loss(model, workload, variant, adds=False)
-        return Ends(passes(embedding_operators(model, workload)), passes(behind))
+        return Ends(passes(embedding_operators(model, workload)), passes(tuple(behind)))
 
-    def _routed_part(self, tp: int, cp: int, sequences: int, ep: int, etp: int) -> Passes:
-        """Everything that runs over routed rows."""
+    def _lay_routed_part(self, tp: int, cp: int, sequences: int, ep: int, etp: int, recompute: Recompute) -> Passes:
         workload = self._workload(tp, cp, etp, sequences)
-        count, whole = len(self._places), self.tokens_part(tp, cp, sequences).recomputes_routed
-        forward, backward, again = (np.zeros((len(PARTS), count)) for _ in range(3))
-        total = Passes(forward, backward, again, np.zeros((count, ep)), np.zeros((len(self._sizes), count)))
+        layers = len(self._places)
+        whole = self._tokens_part(tp, cp, sequences, recompute).recomputes_routed
+        forward, backward, again = (np.zeros((len(PARTS), layers)) for _ in range(3))
+        saved, restored, busy = np.zeros((layers, ep)), np.zeros((layers, ep)), np.zeros((len(self._sizes), layers))
         alike: dict[tuple[Layer, bool], list[int]] = {}
         for layer in self._job.architecture.moe_layers():
             make = replace(layer, index=0, mixer=None, residual_blocks=0)
             alike.setdefault((make, whole[self._place[layer.index]]), []).append(layer.index)
         for (make, wholly), indices in alike.items():
-            operators = self._routed_operators(make, workload, ep)
-            passes = self._routed(operators, tuple(indices), workload.sent_tokens, ep, etp)
+            listed = listed_operators(self._job.architecture, make, workload)
+            present = [op for op in listed if ep > 1 or not op.expert_parallel_only]
+            plan = self._plan([present], recompute, exchanges=ep > 1)
+            routed = tuple(
+                _Routed(op, plan.runs_again(n), _reruns(plan, n), _is_loose(plan, n))
+                for n, op in enumerate(plan.operators)
+                if op.rows == "routed"
+            )
+            copies = tuple(s.restore for s in plan.stretches if s.restore and s.restore.rows == "routed")
+            stops = plan.stops_early and not wholly
+            passes = self._routed(routed, copies, tuple(indices), workload.sent_tokens, ep, etp, stops)
             at = [self._place[index] for index in indices]
-            total.forward[:, at], total.backward[:, at] = passes.forward, passes.backward
-            total.again[:, at] = passes.forward if wholly else passes.again
-            total.saved[at], total.busy[:, at] = passes.saved, passes.busy
-        return total
+            forward[:, at], backward[:, at], again[:, at] = passes.forward, passes.backward, passes.again
+            saved[at], busy[:, at] = passes.saved, passes.busy
+            restored[at] = passes.restored if plan.keeps_input else 0.0
+        return Passes(forward, backward, again, saved, restored, busy)
 
     def sent_tokens(self, tp: int, cp: int, sequences: int) -> int:
         """Tokens that a rank sends to experts."""
         return self._workload(tp, cp, 1, sequences).sent_tokens
 
-    def _routed_operators(self, make: Layer, workload: Workload, ep: int) -> tuple[Operator, ...]:
-        operators = layer_operators(self._job.architecture, make, workload)
-        return tuple(op for op in operators if op.rows == "routed" and (ep > 1 or not op.expert_parallel_only))
-
     def _price_routed(
-        self, operators: tuple[Operator, ...], indices: tuple[int, ...], tokens: int, ep: int, etp: int
+        self,
+        routed: tuple[_Routed, ...],
+        copies: tuple[Operator, ...],
+        indices: tuple[int, ...],
+        tokens: int,
+        ep: int,
+        etp: int,
+        stops: bool,
     ) -> Passes:
-        """Passes of the layers *indices*, which share *operators*, when every rank sends *tokens* tokens."""
+        """Passes of the layers *indices*, which share *routed* operators, when every rank sends *tokens* tokens.
+
+        *stops*: running again ends before the last of them that keeps anything.
+        """
         own = self._shared(1, etp)
         first = next(layer for layer in own.moe_layers() if layer.index == indices[0])
         adapters = self._job.trained.adapters(layer_parameters(own, first))
@@ -161,8 +221,11 @@ class LayerPrices:
         network, exchange = self._network(Mesh(dp_shard=etp, etp=etp), etp), self._exchange(ep, etp)
         pricer = self._pricer(self._workload(1, 1, etp, 1), network)
         stretch = RoutedStretch(len(indices), ep, len(self._sizes))
+        keepers = [n for n, one in enumerate(routed) if one.operator.saved or one.operator.restored]
+        last = max(keepers, default=0) if stops else len(routed)
         gathered = 1
-        for operator in operators:
+        for number, one in enumerate(routed):
+            operator, again = one.operator, one.runs and number < last
             load = LayerLoad((rows * gathered).reshape(len(indices) * ep, -1), np.zeros((1, 1)))
             bare = replace(operator, forward_collectives=(), backward_collectives=())
             # A gather or scatter of rows takes the fullest rank at least as long as one of the mean rank's.
@@ -171,13 +234,19 @@ class LayerPrices:
                 sum(_seconds(network.collective(asked, asked.bytes * mean)) for asked in collectives)
                 for collectives in (operator.forward_collectives, operator.backward_collectives)
             )
-            stretch.operator(pricer.step(bare, adapters, load), moves, moves_back)
+            step = pricer.step(bare, adapters, load, again=one.passed)
+            stretch.operator(step, moves, moves_back, again=again)
+            if one.loose and operator.name != "combine":
+                stretch.result(step)
             if operator.name in EXCHANGES and ep > 1:
                 least = min(operator.payload_bytes, operator.backward_payload_bytes)
-                stretch.exchange(exchange.busy_s(rows.sum(axis=2), least))
+                stretch.exchange(exchange.busy_s(rows.sum(axis=2), least), again=again)
             for asked in operator.forward_collectives:
                 if asked.axis == "etp":
                     gathered = etp if asked.operation == "all_gather" else 1
+        for copy in copies:
+            load = LayerLoad(rows.reshape(len(indices) * ep, -1), np.zeros((1, 1)))
+            stretch.copy(pricer.step(copy, adapters, load))
         return stretch.passes()
 
     def _lay_exchange(self, ep: int, etp: int) -> Exchange:
@@ -201,84 +270,47 @@ class LayerPrices:
         return Pricer(self._costs, network, tokens=workload.tokens, all_trained=trained)
 
 
-class RoutedStretch:
-    """Adds up the routed operators of some layers, in forward order.
+def _of_tokens(
+    plan: LayerPlan, steps: list[Step | None], copies: list[Step | None]
+) -> tuple[Seconds, Seconds, Seconds, float, float, bool]:
+    """Forward, backward, recomputed seconds by part; bytes kept and restored; whether no stop is among routed ones.
 
-    Between two exchanges every rank of the group waits for the slowest. Before the first and after the last, where
-    ranks go on from layer to layer without waiting, the mean rank is what all of them take at least.
+    Routed operators, of which there is no step here, are left out, and so is what they restore.
     """
-
-    def __init__(self, layers: int, ranks: int, levels: int) -> None:
-        self._shape = layers, ranks
-        self._busy = np.zeros((levels, layers))
-        self._saved = np.zeros(self._shape)
-        self._work = [np.zeros((2, *self._shape))]
-        self._moved = np.zeros((2, len(PARTS), layers))
-        self._again: tuple[int, Seconds, Seconds] | None = None
-
-    def operator(self, step: Step, moves_s: float, moves_back_s: float) -> None:
-        """Add one operator; it keeps tensors for backward as *step* says."""
-        if step.kept:
-            # Recomputation ends before the last operator that keeps anything.
-            self._again = len(self._work), self._work[-1][0].copy(), self._moved[0].copy()
-        for direction, priced in enumerate((step.forward, step.backward)):
-            self._work[-1][direction] += np.broadcast_to(priced.duration_ns / 1e9, self._flat).reshape(self._shape)
-        self._moved[0, _TENSOR] += moves_s
-        self._moved[1, _TENSOR] += moves_back_s
-        for size in step.saved:
-            self._saved += np.broadcast_to(size, self._flat).reshape(self._shape)
-
-    def exchange(self, busy_s: Seconds) -> None:
-        """An exchange that keeps each level's ports busy, and as long on the way back."""
-        self._busy += busy_s
-        self._moved[:, _EXCHANGE] += busy_s.max(axis=0)
-        self._work.append(np.zeros((2, *self._shape)))
-
-    def passes(self) -> Passes:
-        """All of it."""
-        forward, backward = self._moved.copy()
-        forward[_COMPUTE] = self._waited([work[0] for work in self._work])
-        backward[_COMPUTE] = self._waited([work[1] for work in self._work])
-        again = np.zeros_like(forward)
-        if self._again is not None:
-            stretches, work, moved = self._again
-            again += moved
-            again[_COMPUTE] = self._waited([*(w[0] for w in self._work[: stretches - 1]), work])
-        return Passes(forward, backward, again, self._saved, self._busy)
-
-    @property
-    def _flat(self) -> int:
-        return self._shape[0] * self._shape[1]
-
-    def _waited(self, work: list[Seconds]) -> Seconds:
-        inner = sum((stretch.max(axis=1) for stretch in work[1:-1]), np.zeros(self._shape[0]))
-        outer = [work[0], work[-1]] if len(work) > 1 else work
-        return np.asarray(inner + sum(stretch.mean(axis=1) for stretch in outer))
-
-
-def _of_tokens(steps: list[tuple[Operator, Step | None]]) -> tuple[Seconds, Seconds, Seconds, float, bool]:
-    """Forward, backward, recomputed seconds by part; bytes kept; whether routed operators are all recomputed.
-
-    Routed operators, of which there is no step here, are left out.
-    """
-    keepers = [number for number, (_, step) in enumerate(steps) if step is not None and step.kept]
-    last, routed = max(keepers, default=0), [number for number, (_, step) in enumerate(steps) if step is None]
+    keepers = [n for n, step in enumerate(steps) if step is not None and (step.saved.sizes or step.restored.sizes)]
+    last, routed = max(keepers, default=0), [number for number, step in enumerate(steps) if step is None]
     forward, backward, again = (np.zeros(len(PARTS)) for _ in range(3))
-    saved = 0.0
-    for number, (_, step) in enumerate(steps):
+    saved = restored = 0.0
+    for number, step in enumerate(steps):
         if step is None:
             continue
         ahead = _parts(step.forward.duration_ns, step.moves) + _in_rounds(step.rounds)
         forward += ahead
-        again += ahead if number < last else 0.0
+        again += ahead if _reruns(plan, number) and (number < last or not plan.stops_early) else 0.0
         backward += _parts(step.backward.duration_ns, step.moves_back) + _in_rounds(step.rounds_back)
-        saved += float(sum(np.max(size) for size in step.saved))
-    return forward, backward, again, saved, max(routed, default=-1) < last
+        saved += _total(step.saved.tensors) + (_total([step.output_bytes]) if _is_loose(plan, number) else 0.0)
+        restored += _total(step.restored.tensors)
+    for copy in copies:
+        again += _parts(copy.forward.duration_ns, ()) if copy is not None else 0.0
+    whole = not plan.stops_early or max(routed, default=-1) < last
+    return forward, backward, again, saved, restored if plan.keeps_input else 0.0, whole
+
+
+def _reruns(plan: LayerPlan, number: int) -> bool:
+    return any(number in s.positions and number not in s.results for s in plan.stretches)
+
+
+def _is_loose(plan: LayerPlan, number: int) -> bool:
+    return any(number in stretch.loose for stretch in plan.stretches)
+
+
+def _total(sizes: Iterable[Quantity]) -> float:
+    return float(sum(np.max(size) for size in sizes))
 
 
 def _parts(compute_ns: int | npt.NDArray[np.int64], moves: Iterable[Transfer]) -> Seconds:
     parts = np.zeros(len(PARTS))
-    parts[_COMPUTE] = float(np.max(compute_ns)) / 1e9
+    parts[COMPUTE] = float(np.max(compute_ns)) / 1e9
     for move in moves:
         parts[_OF_AXIS[move.collective.communicator]] += _seconds(move)
     return parts
@@ -289,8 +321,8 @@ def _in_rounds(rounds: Iterable[Round]) -> Seconds:
     parts = np.zeros(len(PARTS))
     for one in rounds:
         work_s = float(np.max(one.compute.duration_ns)) / 1e9
-        parts[_COMPUTE] += work_s
-        parts[_CONTEXT] += max(0.0, _seconds(one.move) - work_s)
+        parts[COMPUTE] += work_s
+        parts[CONTEXT] += max(0.0, _seconds(one.move) - work_s)
     return parts
 
 

@@ -35,20 +35,17 @@ class MemoryBound:
         slots: Column,
         micro_batches: Column,
         saved: Values,
-        saved_last: Values,
+        restored_last: Values,
     ) -> Values:
-        """Bytes of each split. *saved* and *saved_last* are kept for the backward pass of a micro-batch by a stage and
-        by its last layer, [splits, stages].
+        """Bytes of each split. *saved* is kept for the backward pass of a micro-batch by a stage, *restored_last* comes
+        back in its last layer before that pass begins there, [splits, stages].
         """
         fsdp = splits["dp_shard"] * splits["cp"]
         expert_shards = fsdp * splits["tp"] // (splits["ep"] * splits["etp"])
         dense = self._resident(splits, edges, "tp", fsdp, np.ones_like(slots))
         routed = self._resident(splits, edges, "etp", expert_shards, slots)
         in_flight = self._in_flight(len(edges) - 1, micro_batches)
-        again = (splits["recompute"] == 1)[:, None]
-        kept = np.where(again, self._inputs(splits, edges), saved)
-        alive = in_flight * kept + np.where(again, saved_last, 0.0)
-        peak = dense + routed + alive
+        peak = dense + routed + in_flight * saved + restored_last
         return np.asarray(peak.max(axis=1) + CONTEXT_BYTES + COMMUNICATOR_BYTES * self._communicators(splits, fsdp))
 
     def _resident(
@@ -89,15 +86,6 @@ class MemoryBound:
         if self._job.schedule == "1f1b":
             return np.minimum(stages - np.arange(stages)[None, :], micro_batches[:, None]).astype(float)
         return np.ones((len(micro_batches), stages))
-
-    def _inputs(self, splits: Splits, edges: npt.NDArray[np.int64]) -> Values:
-        """What recomputation keeps of a micro-batch: the input of each layer of a stage, a module's embedding."""
-        job, length = self._job, self._job.workload.sequence_lengths[0]
-        own_tokens = length * splits["micro_batch_sequences"] / (splits["cp"] * splits["tp"])
-        layers = [layer.hyper_connections for layer in job.architecture.layers]
-        streams = np.array([*layers, *(1 for _ in job.architecture.mtp_modules())], float)
-        width = job.architecture.hidden * job.workload.activation_bytes
-        return np.asarray(own_tokens[:, None] * width * over_stages(streams, edges))
 
     def _communicators(self, splits: Splits, fsdp: Column) -> Column:
         """Communicators that surely exist: each axis with more than one rank that every layer or step uses."""

@@ -45,6 +45,8 @@ class Search:
     splits: Splits
     bound: Bound
     capacity_bytes: float
+    own_recompute: str
+    """The scenario's recomputation, in words."""
     rows: dict[int, Row] = field(default_factory=dict)
     """Simulated candidates by number."""
 
@@ -143,6 +145,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         global_batch_sequences=training.global_batch_sequences,
         context=training.context_parallel,
         zeros=(3,) if training.optimizer.name in TENSOR_BY_TENSOR else (3, 1),
+        own=job.recompute,
     )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None
@@ -153,7 +156,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         settings = splits.split(number).settings()
         return make_case(changed(scenario, settings), folder, settings, version, if_it_fits=True)
 
-    return Search(splits, bound, job.cluster.accelerator.hbm_capacity_bytes), case
+    return Search(splits, bound, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute)), case
 
 
 def _for_any_sharding(scenario: Scenario) -> Scenario:
@@ -232,7 +235,7 @@ def _said(search: Search, number: int) -> dict[str, Any]:
     return {
         "parallel": split.degrees,
         "zero": split.zero,
-        "recompute": RECOMPUTE[split.recompute],
+        "recompute": (*RECOMPUTE, search.own_recompute)[split.recompute],
         "micro_batch_sequences": split.micro_batch_sequences,
         "step_time_at_least_s": float(search.bound.step_s[number]),
         "peak_at_least_bytes": float(search.bound.peak_bytes[number]),

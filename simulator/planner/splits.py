@@ -18,6 +18,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.model.architecture import Architecture, MixtureOfExperts
 from simulator.model.context import context_problems
 from simulator.model.operator import Context
+from simulator.model.recompute import NOTHING, WHOLE, Recompute, needs_local_keys
 from simulator.model.split import split_problems
 
 Column = npt.NDArray[np.int64]
@@ -26,11 +27,13 @@ SEQUENCES_AT_ONCE = (1, 2, 4)
 SHORTEST_PIECE = 1024
 """Tokens of a sequence below which context parallelism is not tried: its exchanges would outlast its arithmetic."""
 RECOMPUTE = ("none", "full")
+OWN = len(RECOMPUTE)
+"""The recomputation that the scenario asks for, where that is neither."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Split:
-    """One candidate. *recompute* counts in `RECOMPUTE`."""
+    """One candidate. *recompute* counts in `RECOMPUTE`, and `OWN` is one more."""
 
     dp_replicate: int
     dp_shard: int
@@ -53,7 +56,7 @@ class Split:
         return {
             "parallel": self.degrees,
             "training.zero": self.zero,
-            "training.recompute": RECOMPUTE[self.recompute],
+            **({"training.recompute": RECOMPUTE[self.recompute]} if self.recompute < OWN else {}),
             "training.micro_batch_sequences": self.micro_batch_sequences,
         }
 
@@ -103,8 +106,10 @@ def enumerate_splits(
     global_batch_sequences: int,
     context: Context = "all_gather",
     zeros: tuple[int, ...] = (3, 1),
+    own: Recompute = NOTHING,
 ) -> Splits:
-    """Every valid split of *architecture* over *cluster*, sharded in one of the ways of *zeros*.
+    """Every valid split of *architecture* over *cluster*, sharded in one of the ways of *zeros*, with the scenario's
+    *own* recomputation where it has one.
 
     tp and etp stay within the scale-up domain; heads, widths, experts and sequences divide, heads by cp too where
     *context* shares them out; a pipeline stage has at least a layer; each data-parallel rank gets whole micro-batches,
@@ -125,10 +130,22 @@ def enumerate_splits(
                 found += [
                     (dp_replicate, dp_shard, tp, cp, pp, ep, etp, zero, recompute, size)
                     for zero in tried
-                    for recompute in range(len(RECOMPUTE))
+                    for recompute in _recomputations(architecture, own, context, cp, pp, zero)
                     for size in sizes
                 ]
     return Splits(np.array(found, np.int64).reshape(-1, len(NAMES)))
+
+
+def _recomputations(
+    architecture: Architecture, own: Recompute, context: Context, cp: int, pp: int, zero: int
+) -> Iterator[int]:
+    """None, full, and the job's *own* where the forecast takes it together with the split."""
+    yield from range(len(RECOMPUTE))
+    selective = own not in (NOTHING, WHOLE)
+    stages_have_it = own.every <= -(-len(architecture.layers) // pp)
+    known = cp == 1 or context == "ring" or not needs_local_keys(own)
+    if selective and stages_have_it and known and not (own.keep and zero == 1):
+        yield OWN
 
 
 def divisors(number: int) -> list[int]:

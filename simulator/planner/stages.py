@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simulator.planner.layer_prices import Passes
+from simulator.planner.passes import Passes
 
 Values = npt.NDArray[np.float64]
 
@@ -23,7 +23,7 @@ class StageSums:
     backward: Values
     again: Values
     saved: Values
-    saved_last: Values
+    restored_last: Values
     """Of the stage's last layer alone."""
     busy: Values
 
@@ -54,9 +54,18 @@ def stage_sums(passes: list[Passes], edges: npt.NDArray[np.int64]) -> StageSums:
         backward=summed("backward"),
         again=summed("again"),
         saved=np.stack([over_stages(one.saved.T, edges).max(axis=0) for one in passes]),
-        saved_last=np.stack([one.saved[edges[1:] - 1].max(axis=1) for one in passes]),
+        restored_last=np.stack([_restored_last(one, edges) for one in passes]),
         busy=summed("busy"),
     )
+
+
+def _restored_last(passes: Passes, edges: npt.NDArray[np.int64]) -> Values:
+    """Bytes restored in the last layer of each stage on its fullest rank; on the emptiest where ranks keep other bytes
+    as well, since the fullest of those may be another.
+    """
+    last = passes.restored[edges[1:] - 1]
+    alike = passes.saved.shape[1] == 1 or bool(np.ptp(passes.saved, axis=1).max(initial=0.0) == 0.0)
+    return np.asarray(last.max(axis=1) if alike else last.min(axis=1))
 
 
 def over_stages(values: Values, edges: npt.NDArray[np.int64]) -> Values:

@@ -16,10 +16,12 @@ import numpy.typing as npt
 from simulator.engine.task import Allocation, Quantity
 from simulator.model.operator import Operator
 from simulator.model.operators.vision import Segment
+from simulator.model.recompute import WHOLE, Stretch
 from simulator.program.costs import Priced
 from simulator.program.emitter import Emitter, allocation
 from simulator.program.job import Job
-from simulator.program.layer_code import Gradients, LayerCode, Step
+from simulator.program.layer_code import Gradients, LayerCode, Rerun
+from simulator.program.step import NOTHING_KEPT, Kept, Step
 from simulator.program.trained import Trained
 
 Price = Callable[[Operator, bool], Step]
@@ -40,10 +42,9 @@ class Piece:
 class ImageCode:
     """Writes the passes of the tower and its projector, and the placing of their result among the embeddings."""
 
-    def __init__(self, emitter: Emitter, pieces: Sequence[Piece], place: LayerCode, *, stop_early: bool) -> None:
+    def __init__(self, emitter: Emitter, pieces: Sequence[Piece], place: LayerCode) -> None:
         self._emitter = emitter
         self._pieces = pieces
-        self._stop_early = stop_early
         self.place = place
 
     @property
@@ -54,17 +55,13 @@ class ImageCode:
     def forward(self, tag: str) -> None:
         """Write the forward pass."""
         for number, piece in enumerate(self._pieces):
-            keep = piece.backward and not np.any(piece.input_bytes)
-            piece.code.forward(f"{tag} {number}", keep=keep, first=[self._input(tag, number)])
+            piece.code.forward(f"{tag} {number}", first=[self._input(tag, number)])
 
     def backward(self, tag: str, gradients: Gradients) -> None:
         """Write the backward pass of what has one."""
         for number, piece in reversed(list(enumerate(self._pieces))):
             if not piece.backward:
                 continue
-            if np.any(piece.input_bytes):
-                with self._emitter.at(phase="recompute"):
-                    piece.code.forward(f"{tag} {number}", keep=True, stop_early=self._stop_early)
             piece.code.backward(f"{tag} {number}", gradients)
             kept = self._input(tag, number).key
             self._emitter.release(*((kept,) if self._emitter.holds(kept) else ()))
@@ -85,10 +82,23 @@ def image_code(
     for alike in zip(*(map(partial(differentiated, job.trained), segments) for segments in loads), strict=True):
         backward = any(operator.backward or operator.backward_weight for operator in alike[0].operators)
         steps = _steps(alike, which, price, trained=job.trained.whole(alike[0].role))
-        kept = steps[-1].output_bytes if job.recompute and backward and alike[0].block else 0.0
-        pieces.append(Piece(LayerCode(emitter, steps), backward, kept))
-    placing = LayerCode(emitter, [unlike([price(one, False) for one in place], which)])
-    return ImageCode(emitter, pieces, placing, stop_early=job.zero == 3)
+        again = job.recompute == WHOLE and backward and alike[0].block
+        code = _code(emitter, steps, again=again, backward=backward, stops_early=job.stack.stops_early)
+        pieces.append(Piece(code, backward, steps[-1].output_bytes if again else 0.0))
+    placing = _code(emitter, [unlike([price(one, False) for one in place], which)])
+    return ImageCode(emitter, pieces, placing)
+
+
+def _code(
+    emitter: Emitter, steps: list[Step], *, again: bool = False, backward: bool = False, stops_early: bool = False
+) -> LayerCode:
+    """The code of *steps*, which keep what a *backward* pass needs, if there is one, or only from running *again*."""
+    if again:
+        stretch = Stretch(tuple(range(len(steps))), len(steps) - 1, stops_early=stops_early)
+        return LayerCode(
+            emitter, [replace(step, saved=NOTHING_KEPT, restored=step.saved) for step in steps], [Rerun(stretch)]
+        )
+    return LayerCode(emitter, steps if backward else [replace(step, saved=NOTHING_KEPT) for step in steps])
 
 
 def differentiated(trained: Trained, segment: Segment) -> Segment:
@@ -114,7 +124,7 @@ def unlike(steps: Sequence[Step], which: Which) -> Step:
     """
     if len(steps) == 1:
         return steps[0]
-    saved = zip(*(step.saved for step in steps), strict=True)
+    saved = zip(*(step.saved.tensors for step in steps), strict=True)
     return replace(
         steps[-1],
         forward=_priced([step.forward for step in steps], which),
@@ -122,7 +132,7 @@ def unlike(steps: Sequence[Step], which: Which) -> Step:
         output_bytes=_each([step.output_bytes for step in steps], which),
         workspace_bytes=_each([step.workspace_bytes for step in steps], which),
         backward_workspace_bytes=_each([step.backward_workspace_bytes for step in steps], which),
-        saved=tuple(_each(sizes, which) for sizes in saved),
+        saved=Kept(tuple(_each(sizes, which) for sizes in saved), steps[-1].saved.sizes),
     )
 
 

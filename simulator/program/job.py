@@ -8,6 +8,7 @@ from typing import Literal
 from simulator.hardware.cluster import Cluster
 from simulator.model.architecture import Architecture, Layer
 from simulator.model.operator import Workload
+from simulator.model.recompute import Recompute, Stack
 from simulator.model.split import share_model
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
@@ -43,7 +44,7 @@ class Job:
     reduce_bytes: int
     reshard_after_forward: bool
     prefetch: int
-    recompute: bool
+    recompute: Recompute
     loss: Loss
     routing: Outcome | None
     """Rows of every expert slot in one micro-batch, and where the experts are; None without experts."""
@@ -60,6 +61,11 @@ class Job:
         """Bytes of an element of a parameter on its way between ranks, at least."""
         float8 = self.workload.float8
         return 1 if float8 is not None and float8.gathered else 2
+
+    @property
+    def stack(self) -> Stack:
+        """What decides how its layers run again."""
+        return Stack(self.zero != 1, self.workload.execution == "compiled", self.mesh.ep > 1)
 
     @property
     def own_architecture(self) -> Architecture:

@@ -1,205 +1,77 @@
-"""The code of one layer: its operators, priced, and written down as tasks in forward and backward order.
+"""The code of one layer: its steps written down as tasks in forward and backward order, and again where recomputed.
 
-Between operators one result is alive: an operator's output is freed when the next one has read it, unless autograd
-saves it: an operator that saves a tensor as large as the result before it is taken to save that. Tensors that autograd
-keeps are taken by the forward (or the recomputed forward) and freed by the backward pass of their operator.
+Tensors that autograd keeps are taken by the forward pass, or where operators run again, and freed by the backward pass
+of their operator (see `keeping`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
 from simulator.engine.task import Allocation, Quantity
-from simulator.model.operator import Kernel, Operator
-from simulator.parallel.sharding import Adapter
-from simulator.program.costs import Costs, Priced, adapters_of
+from simulator.model.recompute import Stretch
+from simulator.program.costs import Priced
 from simulator.program.emitter import Emitter, allocation, tensors
-from simulator.program.expert_load import LayerLoad
-from simulator.program.network import Network, Transfer
+from simulator.program.keeping import Keeping
+from simulator.program.network import Transfer
+from simulator.program.step import Round, Step
 
 STREAMS = {"ep": "all_to_all", "etp": "tp"}
 """Stream of a communicator's transfers where it has not its own name."""
 Gradients = Callable[[tuple[str, ...]], list[Allocation]]
 """The gradients that a backward pass over the weights of these names allocates."""
-EXCHANGES = ("dispatch", "combine")
 _HAIR = 1e-6
 """Share of a tensor that rounding may add to a count of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """A kernel and the transfer beside it; what follows waits for both."""
+class Rerun:
+    """A stretch of the layer that runs again, with its copy of a discarded result, priced."""
 
-    compute: Priced
-    move: Transfer | None
-    """None between ranks that are one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One operator of the layer, priced."""
-
-    name: str
-    kind: str
-    forward: Priced
-    backward: Priced
-    output_bytes: Quantity
-    workspace_bytes: Quantity
-    backward_workspace_bytes: Quantity
-    saved: tuple[Quantity, ...]
-    """Sizes of the tensors that it keeps for the backward pass, in bytes."""
-    weights: tuple[str, ...] = ()
-    """Parameters used; the backward pass makes the gradients of those that are trained."""
-    kept: tuple[float, ...] = ()
-    """The same per routed row or in all, less what adapters keep: comparable with *output_size*."""
-    output_size: float = 0.0
-    """Size of its result, per routed row or in all."""
-    communicates: bool = False
-    """Whether it moves data between ranks: between ranks that are one, it moves nothing."""
-    moves: tuple[Transfer, ...] = ()
-    """Transfers of the forward pass, one after the other."""
-    moves_back: tuple[Transfer, ...] = ()
-    rounds: tuple[Round, ...] = ()
-    """Kernels of the forward pass that run beside a transfer each, before the other kernels."""
-    rounds_back: tuple[Round, ...] = ()
-    gradient_in_place: bool = False
-    """The gradient of its input is the tensor that it saves."""
-
-    @property
-    def output_kind(self) -> str:
-        """What its output counts as in the ledger."""
-        return "communication buffers" if self.communicates else "workspace"
-
-
-class Pricer:
-    """Prices the operators of layers."""
-
-    def __init__(self, costs: Costs, network: Network, *, tokens: int, all_trained: bool) -> None:
-        self._costs = costs
-        self._network = network
-        self._tokens = tokens
-        self._all_trained = all_trained
-
-    def step(self, operator: Operator, adapters: dict[str, Adapter], load: LayerLoad | None) -> Step:
-        """Price *operator*; *load* is there for layers with routed experts."""
-        carried = adapters_of(operator, adapters)
-        rows = load.rows if load is not None else None
-        routed = load if operator.rows == "routed" else None
-        per_row: Quantity = routed.total_rows.astype(np.float64) if routed is not None else 1.0
-        seen: Quantity = per_row if routed is not None else float(self._tokens)
-        kept = self._kept(operator, adapters)
-        rounds, rounds_back = self._rounds(operator, back=False), self._rounds(operator, back=True)
-        rest = replace(
-            operator, forward=operator.forward[len(rounds) :], backward=operator.backward[len(rounds_back) :]
-        )
-        return Step(
-            name=operator.name,
-            kind=_kind(operator),
-            forward=self._costs.forward(rest, carried, self._tokens, rows),
-            backward=self._costs.backward(rest, carried, self._tokens, rows, trained=self._all_trained),
-            output_bytes=operator.output_bytes * (load.own_rows if load and operator.name == "combine" else per_row),
-            workspace_bytes=operator.workspace_bytes * per_row,
-            backward_workspace_bytes=operator.backward_workspace_bytes * per_row,
-            saved=(*(size * per_row for size in kept), *(2.0 * adapter.rank * seen for adapter in carried)),
-            weights=operator.weights,
-            kept=tuple(kept),
-            output_size=operator.output_bytes,
-            communicates=bool(
-                operator.name in EXCHANGES or operator.forward_collectives or operator.backward_collectives
-            ),
-            moves=self._moves(operator, load, adapters, back=False),
-            moves_back=self._moves(operator, load, adapters, back=True),
-            rounds=rounds,
-            rounds_back=rounds_back,
-            gradient_in_place=operator.gradient_in_place,
-        )
-
-    def _rounds(self, operator: Operator, *, back: bool) -> tuple[Round, ...]:
-        """The kernels of one direction that run beside a transfer each, with those."""
-        kernels = operator.backward if back else operator.forward
-        beside = operator.backward_beside if back else operator.forward_beside
-        return tuple(
-            Round(self._costs.kernel(kernel, back=back), self._network.collective(collective, collective.bytes))
-            for kernel, collective in zip(kernels, beside, strict=False)
-        )
-
-    def _kept(self, operator: Operator, adapters: dict[str, Adapter]) -> list[float]:
-        """Sizes of what is kept for backward: not what only gradients of weights need of which none is trained."""
-        return [
-            tensor.bytes
-            for tensor in operator.saved
-            if tensor.needed_for == "input_gradient"
-            or self._all_trained
-            or any(weight in adapters for weight in tensor.weights)
-        ]
-
-    def _moves(
-        self, operator: Operator, load: LayerLoad | None, adapters: dict[str, Adapter], *, back: bool
-    ) -> tuple[Transfer, ...]:
-        """Transfers of one direction: dispatch sends rows to their experts, combine brings them home, and back."""
-        found: list[Transfer | None] = []
-        if operator.name in EXCHANGES and load is not None:
-            sent = load.sent_rows * (operator.backward_payload_bytes if back else operator.payload_bytes)
-            homeward = (operator.name == "combine") != back
-            found.append(self._network.exchange(sent.T if homeward else sent))
-        routed = load is not None and operator.rows == "routed"
-        per_row = load.total_rows.astype(np.float64) if load is not None and routed else 1.0
-        found += [
-            self._network.collective(collective, collective.bytes * per_row)
-            for collective in (operator.backward_collectives if back else operator.forward_collectives)
-            if not collective.weights or self._all_trained or any(w in adapters for w in collective.weights)
-        ]
-        return tuple(transfer for transfer in found if transfer is not None)
+    stretch: Stretch
+    restore: Step | None = None
 
 
 class LayerCode:
-    """Writes the tasks of one layer."""
+    """Writes the tasks of one layer. *keeps_input*: whether its input is kept for running all of it again."""
 
-    def __init__(self, emitter: Emitter, steps: list[Step]) -> None:
+    def __init__(
+        self, emitter: Emitter, steps: Sequence[Step], reruns: Sequence[Rerun] = (), *, keeps_input: bool = False
+    ) -> None:
+        self.keeps_input = keeps_input
         self._emitter = emitter
         self._steps = steps
-        self._handed_over = [
-            bool(mine.output_size) and mine.output_size in after.kept for mine, after in pairwise(steps)
-        ]
-        self._handed_over.append(False)
+        self._reruns = reruns
+        self._forward = Keeping(steps, lambda step: step.saved)
+        self._loose = frozenset(number for rerun in reruns for number in rerun.stretch.loose)
         self._scratch = [_temporaries(step, step.workspace_bytes) for step in steps]
         self._backward_scratch = [_temporaries(step, step.backward_workspace_bytes) for step in steps]
 
-    def forward(self, tag: str, *, keep: bool, first: list[Allocation] | None = None, stop_early: bool = False) -> None:
-        """Write the forward pass; *keep* what autograd needs. The first task also takes *first*.
-
-        PyTorch's non-reentrant checkpoint stops a recomputation *early*: once the last tensor that backward needs is
-        there, which is when the last operator that saves any is about to run.
-        """
-        alive = ""
-        last = max((number for number, step in enumerate(self._steps) if step.kept), default=0)
+    def forward(self, tag: str, *, first: Iterable[Allocation] = ()) -> None:
+        """Write the forward pass, with what autograd keeps of it. The first task also takes *first*."""
+        done: tuple[str, ...] = ()
         for number, step in enumerate(self._steps):
-            if stop_early and number == last:
-                self._keep_input(tag, number)
-                break
-            takes = list(first or []) if number == 0 else []
-            if keep:
-                takes.append(tensors(f"{tag}.saved.{number}", _saved_kind(step), self._own_saved(number)))
-            handed = keep and self._handed_over[number]
-            kind = _saved_kind(self._steps[number + 1]) if handed else step.output_kind
-            output = allocation(f"{tag}.out.{number}", kind, step.output_bytes)
-            scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._scratch[number])
-            takes += [output, scratch]
-            takes = self._go_round(step, step.rounds, takes)
-            self._run(step, step.forward, step.moves, takes, blocks_host=step.name == "dispatch")
-            self._free(scratch.key, alive)
-            alive = "" if handed else output.key
-        self._free(alive)
+            own = tensors(f"{tag}.saved.{number}", step.saved_kind, self._forward.own(number))
+            takes = [*first, own] if number == 0 else [own]
+            if number in self._loose:
+                output = allocation(f"{tag}.result.{number}", "saved activations", step.output_bytes)
+            else:
+                output = self._output(tag, number, self._forward)
+            self._step_forward(tag, number, [*takes, output], done)
+            done = () if number in self._loose or self._forward.hands_over(number) else (output.key,)
+        self._free(*done)
 
     def backward(self, tag: str, gradients: Gradients) -> None:
-        """Write the backward pass, from the last operator to the first. *gradients* of the weights used are taken."""
+        """Write the backward pass, from the last operator to the first, and what runs again within it. *gradients* of
+        the weights used are taken.
+        """
         alive: tuple[str, ...] = ()
         for number in reversed(range(len(self._steps))):
+            self._run_again(tag, number)
             step = self._steps[number]
             before = self._steps[max(number - 1, 0)]
             gradient = allocation(f"{tag}.grad.{number}", step.output_kind, before.output_bytes)
@@ -209,14 +81,80 @@ class LayerCode:
             takes = self._go_round(step, step.rounds_back, takes)
             self._run(step, step.backward, step.moves_back, takes, blocks_host=False)
             self._free(*(item.key for item in made if item.kind == "workspace"))
-            saved = (f"{tag}.saved.{number}", f"{tag}.out.{number - 1}")
+            saved = self._used_up(tag, number)
             if step.gradient_in_place:
                 self._free(scratch.key, *alive)
                 alive = saved
             else:
                 self._free(scratch.key, *alive, *saved)
                 alive = (gradient.key,)
-        self._free(*alive)
+        self._free(*alive, *(f"{tag}.result.{number}" for number in sorted(self._loose)))
+
+    def _used_up(self, tag: str, number: int) -> tuple[str, ...]:
+        """What nobody needs behind the backward pass of an operator."""
+        passes = (tag, _again(tag))
+        return (
+            *(f"{each}.saved.{number}" for each in passes),
+            *(f"{each}.out.{number - 1}" for each in passes),
+            *(_held(tag, rerun) for rerun in self._reruns if rerun.stretch.positions[0] == number),
+            *(_restored(tag, rerun) for rerun in self._reruns if rerun.stretch.restored_until == number),
+        )
+
+    def _run_again(self, tag: str, number: int) -> None:
+        """Write what runs again before the backward pass of the operator at *number*."""
+        for rerun in self._reruns:
+            if rerun.stretch.before == number:
+                with self._emitter.at(phase="recompute", layer=self._emitter.layer):
+                    self._pass_again(tag, rerun)
+                    if rerun.restore is not None:
+                        self._put_back(tag, rerun, rerun.restore)
+
+    def _pass_again(self, tag: str, rerun: Rerun) -> None:
+        """PyTorch's checkpoint stops *early*: once the last tensor that backward needs is there, which is when the last
+        operator that saves any is about to run.
+        """
+        stretch, again = rerun.stretch, _again(tag)
+        runs = frozenset(stretch.positions) - stretch.results
+        keeping = Keeping(self._steps, lambda step: step.restored, lambda n: n in runs and n + 1 in stretch.positions)
+        stop = max((n for n, step in enumerate(self._steps) if step.saved.sizes or step.restored.sizes), default=0)
+        done: tuple[str, ...] = ()
+        for number in stretch.positions:
+            step = self._steps[number]
+            own = tensors(f"{again}.saved.{number}", step.saved_kind, keeping.own(number))
+            if stretch.stops_early and number == stop:
+                # It would have saved its input, which is there.
+                self._emitter.take(*([] if number and keeping.hands_over(number - 1) else [own]))
+                break
+            if number in stretch.results:
+                self._emitter.take(own)
+                done += (f"{tag}.result.{number}",) if number in stretch.loose else ()
+                continue
+            holds = stretch.holds_result and rerun.restore is None and number == stretch.positions[-1]
+            output = self._output(again, number, keeping)
+            if holds:
+                output = allocation(_held(tag, rerun), step.output_kind, step.output_bytes)
+            self._step_forward(again, number, [own, output], done)
+            done = () if holds or keeping.hands_over(number) else (output.key,)
+        self._free(*done)
+
+    def _put_back(self, tag: str, rerun: Rerun, restore: Step) -> None:
+        """Copy what was made again to where its readers look for it; both are there for a while."""
+        held = allocation(_held(tag, rerun), "workspace", restore.output_bytes)
+        back = tensors(_restored(tag, rerun), restore.saved_kind, restore.saved.tensors)
+        self._run(restore, restore.forward, (), [held, back], blocks_host=False)
+
+    def _output(self, tag: str, number: int, keeping: Keeping) -> Allocation:
+        step = self._steps[number]
+        kind = self._steps[number + 1].saved_kind if keeping.hands_over(number) else step.output_kind
+        return allocation(f"{tag}.out.{number}", kind, step.output_bytes)
+
+    def _step_forward(self, tag: str, number: int, takes: list[Allocation], done: tuple[str, ...]) -> None:
+        """Run one operator forward, and free what was only there for it to read: *done*."""
+        step = self._steps[number]
+        scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._scratch[number])
+        takes = self._go_round(step, step.rounds, [*takes, scratch])
+        self._run(step, step.forward, step.moves, takes, blocks_host=step.name == "dispatch")
+        self._free(scratch.key, *done)
 
     def _run(
         self, step: Step, priced: Priced, moves: tuple[Transfer, ...], takes: list[Allocation], *, blocks_host: bool
@@ -249,20 +187,6 @@ class LayerCode:
                 emitter.await_(hop)
         return takes
 
-    def _keep_input(self, tag: str, number: int) -> None:
-        """Keep what an operator that does not run would have saved: its input, which is there."""
-        if not self._handed_over[number - 1]:
-            kept = tensors(f"{tag}.saved.{number}", _saved_kind(self._steps[number]), self._own_saved(number))
-            self._emitter.take(kept)
-
-    def _own_saved(self, number: int) -> tuple[Quantity, ...]:
-        """What an operator saves beside the result that the one before handed over."""
-        step = self._steps[number]
-        if number == 0 or not self._handed_over[number - 1]:
-            return step.saved
-        handed = step.kept.index(self._steps[number - 1].output_size)
-        return (*step.saved[:handed], *step.saved[handed + 1 :])
-
     def _free(self, *keys: str) -> None:
         self._emitter.release(*(key for key in keys if self._emitter.holds(key)))
 
@@ -274,20 +198,21 @@ def _temporaries(step: Step, size: Quantity) -> tuple[Quantity, str, tuple[Quant
     One that is not whole stands for a tensor that makes room for the result before all are there: to the allocator
     it is whole.
     """
-    largest = max((*step.saved, step.output_bytes), key=np.max)
+    largest = max((*step.saved.tensors, *step.restored.tensors, step.output_bytes), key=np.max)
     count = ceil(float(np.min(size / largest)) - _HAIR) if np.all(largest) else 1
     return size, "hbm", (largest,) * count if count > 1 else ()
 
 
-def _saved_kind(step: Step) -> str:
-    return "logits" if step.kind == "loss" else "saved activations"
+def _again(tag: str) -> str:
+    """The tag of what runs again."""
+    return f"{tag} again"
 
 
-def _kind(operator: Operator) -> str:
-    """The kind of the kernel that moves or computes most."""
+def _held(tag: str, rerun: Rerun) -> str:
+    """Key of the result that a stretch made again."""
+    return f"{tag}.held.{rerun.stretch.positions[0]}"
 
-    def weight(kernel: Kernel) -> float:
-        return max(kernel.flops / 200.0, kernel.bytes)
 
-    kernels = operator.forward or operator.backward
-    return max(kernels, key=weight).kind if kernels else "copy"
+def _restored(tag: str, rerun: Rerun) -> str:
+    """Key of the discarded tensors that a stretch brings back."""
+    return f"{tag}.restored.{rerun.stretch.positions[0]}"

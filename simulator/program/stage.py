@@ -87,24 +87,24 @@ class StageWriter:
             self._encode(micro_batch)
             self._gather_ahead(-1, +1)
             if code.embedding is not None:
-                code.embedding.forward(f"{micro_batch} embedding", keep=False)
+                code.embedding.forward(f"{micro_batch} embedding")
             if code.images is not None:
-                code.images.place.forward(f"{micro_batch} images", keep=False)
+                code.images.place.forward(f"{micro_batch} images")
         for number, (unit, layer) in enumerate(zip(self._units, code.layers, strict=True)):
             with emitter.at(phase="forward", layer=self._first_layer + number):
                 sharding.unshard(unit, keep_buffers=True)
                 self._gather_ahead(number, +1)
                 tag = f"{micro_batch} {unit.name}"
                 if number >= self._first_module:
-                    code.predictions[number - self._first_module].embedding.forward(f"{tag} embedding", keep=False)
-                layer.forward(tag, keep=not self._job.recompute, first=self._kept_inputs(number, tag))
+                    code.predictions[number - self._first_module].embedding.forward(f"{tag} embedding")
+                layer.forward(tag, first=self._kept_inputs(number, tag))
                 if self._job.reshard_after_forward:
                     sharding.reshard(unit)
         with emitter.at(phase="forward"):
             for ahead, prediction in enumerate(code.predictions):
-                prediction.loss.forward(f"{micro_batch} loss {ahead}", keep=True)
+                prediction.loss.forward(f"{micro_batch} loss {ahead}")
             if code.loss is not None:
-                code.loss.forward(f"{micro_batch} loss", keep=True)
+                code.loss.forward(f"{micro_batch} loss")
             self._pass_on("forward", micro_batch, code.number)
 
     def backward(self, micro_batch: int) -> None:
@@ -174,10 +174,6 @@ class StageWriter:
             if self._job.reshard_after_forward:
                 sharding.unshard(unit, keep_buffers=False)
                 self._gather_ahead(number, -1)
-        if self._job.recompute:
-            with emitter.at(phase="recompute", layer=layer):
-                code.forward(tag, keep=True, stop_early=self._job.zero != 1)
-        with emitter.at(phase="backward", layer=layer):
             code.backward(tag, partial(sharding.gradients, unit))
             if number >= self._first_module:
                 embedding = self._code.predictions[number - self._first_module].embedding
@@ -216,7 +212,7 @@ class StageWriter:
         if number >= self._first_module:
             return self._kept_by_module(number - self._first_module, tag)
         kept, layer = [], self._job.architecture.layers[self._first_layer + number]
-        if self._job.recompute:
+        if self._code.layers[number].keeps_input:
             size = layer.hyper_connections * self._input_bytes
             kept.append(allocation(f"{tag}.input", "saved activations", size))
         if self._starts_block(layer.index):
@@ -227,7 +223,7 @@ class StageWriter:
         """The embedding; of the hidden states, those of the model are kept by the final norm."""
         inputs = 1 if ahead == 0 else 2
         kept = tensors(f"{tag}.input", "saved activations", [self._input_bytes] * inputs)
-        return [kept] if self._job.recompute else []
+        return [kept] if self._code.layers[self._first_module + ahead].keeps_input else []
 
     def _starts_block(self, index: int) -> bool:
         """Whether a new block of residuals, which all later layers read, begins with this layer (AttnRes)."""

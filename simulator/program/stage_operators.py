@@ -10,9 +10,10 @@ from simulator.engine.task import Allocation
 from simulator.model.architecture import Layer
 from simulator.model.operator import Kernel, Operator
 from simulator.model.operators.float8 import multiplies_in_float8, once_a_step
-from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
-from simulator.model.operators.multi_token_prediction import Part, module_embedding, module_loss, module_parts
+from simulator.model.operators.layers import embedding_operators, listed_operators, loss_operators
+from simulator.model.operators.multi_token_prediction import module_embedding, module_loss, module_parts
 from simulator.model.operators.vision import Segment, place_images, segments
+from simulator.model.recompute import LayerPlan, plan_layer
 from simulator.program.emitter import allocation, tensors
 from simulator.program.image_code import different_loads
 from simulator.program.job import Job
@@ -32,16 +33,25 @@ class StageOperators:
         self._hooked = job.zero == 1
         self._last = number == job.mesh.pp - 1
 
-    def layer(self, layer: Layer) -> tuple[Operator, ...]:
-        """Those of *layer*, for any layer of its make."""
-        make, unit = replace(layer, index=0), self._layout.layers[layer.index - self._layers[0].index]
-        return self._run(layer_operators(self._job.architecture, make, self._job.workload), unit)
+    def layer(self, layer: Layer) -> LayerPlan:
+        """Those of *layer*, for any layer of its make that is recomputed alike, and which of them run again."""
+        make, position = replace(layer, index=0), layer.index - self._layers[0].index
+        return self._plan([listed_operators(self._job.architecture, make, self._job.workload)], position)
 
-    def module(self, number: int) -> tuple[Part, ...]:
-        """Those of a multi-token-prediction module."""
-        unit = self._layout.layers[len(self._layers) + number]
+    def module(self, number: int) -> tuple[LayerPlan, tuple[Layer | None, ...]]:
+        """Those of a multi-token-prediction module, and for each the layer that it is of, if it is of one."""
         parts = module_parts(self._job.architecture, self._modules[number], self._job.workload, keeps_hidden=number > 0)
-        return tuple((layer, self._run(operators, unit)) for layer, operators in parts)
+        plan = self._plan([operators for _, operators in parts], len(self._layers) + number)
+        return plan, tuple(layer for layer, operators in parts for _ in self._present(operators))
+
+    def _plan(self, parts: list[tuple[Operator, ...]], position: int) -> LayerPlan:
+        recompute = self._job.recompute.of_layer(position)
+        plan = plan_layer(map(self._present, parts), recompute, self._job.stack)
+        return replace(plan, operators=self._run(plan.operators, self._layout.layers[position]))
+
+    def _present(self, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+        """Those of *operators* that run in this job."""
+        return tuple(op for op in operators if self._job.mesh.ep > 1 or not op.expert_parallel_only)
 
     def module_ends(self) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
         """Those of a module's embedding and of its loss, for any module."""
@@ -94,10 +104,9 @@ class StageOperators:
     def _within(self) -> Iterator[Operator]:
         """Those of a layer of each make, of the prediction modules and of the vision tower."""
         for layer in self._makes():
-            yield from self.layer(layer)
+            yield from self.layer(layer).operators
         for number in range(len(self._modules)):
-            for _, operators in self.module(number):
-                yield from operators
+            yield from self.module(number)[0].operators
         for segment in next(iter(self.images()[0]), ()):
             yield from segment.operators
 
@@ -129,11 +138,11 @@ class StageOperators:
         if float8 is None or not float8.kept:
             return []
         experts = self._job.expert_slots or 0
-        modules = (operators for number in range(len(self._modules)) for _, operators in self.module(number))
+        plans = (*map(self.layer, self._layers), *(self.module(number)[0] for number in range(len(self._modules))))
         return [
             float(prod(operator.forward[-1].shape[-2:]) * (experts if operator.rows == "routed" else 1))
-            for operators in (*map(self.layer, self._layers), *modules)
-            for operator in operators
+            for plan in plans
+            for operator in plan.operators
             if multiplies_in_float8(operator)
         ]
 
@@ -142,7 +151,6 @@ class StageOperators:
         return list({replace(layer, index=0): layer for layer in self._layers}.values())
 
     def _run(self, operators: tuple[Operator, ...], unit: Unit) -> tuple[Operator, ...]:
-        operators = tuple(op for op in operators if self._job.mesh.ep > 1 or not op.expert_parallel_only)
         if not self._hooked:
             return operators
         elements = {name: count for name, (_, count) in unit.trained.items()}

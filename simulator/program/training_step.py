@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 
 from simulator.model.architecture import Layer
 from simulator.model.operator import Operator
@@ -14,21 +15,36 @@ from simulator.model.parameters import (
     layer_parameters,
     mtp_module_parameters,
 )
+from simulator.model.recompute import LayerPlan, Recompute
 from simulator.parallel.placement import Placement
+from simulator.parallel.sharding import Adapter
 from simulator.program.costs import Costs
 from simulator.program.data_parallel import data_parallel
 from simulator.program.emitter import Emitter
 from simulator.program.expert_load import LayerLoad, layer_load
 from simulator.program.image_code import ImageCode, image_code
 from simulator.program.job import Job
-from simulator.program.layer_code import LayerCode, Pricer, Step
+from simulator.program.layer_code import LayerCode, Rerun
 from simulator.program.layout import lay_out
 from simulator.program.network import Network
 from simulator.program.optimizers import rules
 from simulator.program.schedules import enough, schedules
 from simulator.program.stage import PredictionCode, StageCode, StageProgram, StageWriter
 from simulator.program.stage_operators import StageOperators
+from simulator.program.step import Pricer, Step
 from simulator.program.update import Update
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerSteps:
+    """A layer's priced operators, what of them runs again, and whether the layer's input is kept for that."""
+
+    steps: list[Step]
+    reruns: list[Rerun]
+    keeps_input: bool
+
+    def code(self, emitter: Emitter) -> LayerCode:
+        return LayerCode(emitter, self.steps, self.reruns, keeps_input=self.keeps_input)
 
 
 class TrainingStep:
@@ -65,8 +81,8 @@ class _Stage:
         self._frozen_pricer = Pricer(costs, self._network, tokens=job.workload.tokens, all_trained=False)
         self._operators = StageOperators(job, self._layout, number)
         self._loads = _expert_loads(job, number)
-        self._known: dict[Layer, list[Step]] = {}
-        self._layers = [self._steps(layer) for layer in job.layers_of(number)]
+        self._known: dict[tuple[Layer, Recompute], tuple[LayerPlan, list[Step]]] = {}
+        self._layers = [self._steps(layer, position) for position, layer in enumerate(job.layers_of(number))]
         self._modules = [self._module_steps(module) for module in range(len(job.modules_of(number)))]
 
     def program(self, micro_batches: int) -> StageProgram:
@@ -106,7 +122,7 @@ class _Stage:
 
         return StageCode(
             number=self._number,
-            layers=[LayerCode(emitter, steps) for steps in (*self._layers, *self._modules)],
+            layers=[layer.code(emitter) for layer in (*self._layers, *self._modules)],
             embedding=code(self._operators.embedding()) if first else None,
             loss=code(self._operators.loss()) if last else None,
             images=self._images(emitter),
@@ -123,31 +139,44 @@ class _Stage:
 
         return image_code(self._job, emitter, loads, place, price)
 
-    def _steps(self, layer: Layer) -> list[Step]:
-        """The priced operators of *layer*; those that no routing touches are shared by all layers of its make."""
-        make = replace(layer, index=0)
-        operators = self._operators.layer(layer)
-        loads = list(self._loads_along(operators, self._loads.get(layer.index)))
+    def _steps(self, layer: Layer, position: int) -> _LayerSteps:
+        """Of *layer* at its *position* in the stage; operators that no routing touches are priced once for all layers
+        of its make.
+        """
+        make = replace(layer, index=0), self._job.recompute.of_layer(position)
         adapters = self._job.trained.adapters(layer_parameters(self._own, self._own.layers[layer.index]))
-        plain = self._known.get(make)
-        if plain is None:
-            plain = self._known[make] = [
-                self._pricer.step(operator, adapters, load) for operator, load in zip(operators, loads, strict=True)
-            ]
-        return [
-            self._pricer.step(operator, adapters, load) if load is not None and operator.rows == "routed" else step
-            for operator, load, step in zip(operators, loads, plain, strict=True)
+        plan = self._known[make][0] if make in self._known else self._operators.layer(layer)
+        loads = list(self._loads_along(plan.operators, self._loads.get(layer.index)))
+        if make not in self._known:
+            self._known[make] = plan, [self._priced(plan, n, adapters, load) for n, load in enumerate(loads)]
+        steps = [
+            self._priced(plan, number, adapters, load)
+            if load is not None and plan.operators[number].rows == "routed"
+            else step
+            for number, (load, step) in enumerate(zip(loads, self._known[make][1], strict=True))
         ]
+        return _LayerSteps(steps, self._reruns(plan, adapters, loads), plan.keeps_input)
 
-    def _module_steps(self, number: int) -> list[Step]:
-        """The priced operators of a multi-token-prediction module."""
+    def _module_steps(self, number: int) -> _LayerSteps:
+        """Of a multi-token-prediction module."""
         adapters = self._job.trained.adapters(mtp_module_parameters(self._own, self._job.mesh.tp))
+        plan, layers = self._operators.module(number)
+        loads: list[LayerLoad | None] = []
+        for layer, positions in groupby(range(len(layers)), key=lambda position: layers[position]):
+            within = tuple(plan.operators[position] for position in positions)
+            loads += self._loads_along(within, self._loads.get(layer.index) if layer else None)
+        steps = [self._priced(plan, position, adapters, load) for position, load in enumerate(loads)]
+        return _LayerSteps(steps, self._reruns(plan, adapters, loads), plan.keeps_input)
+
+    def _priced(self, plan: LayerPlan, number: int, adapters: dict[str, Adapter], load: LayerLoad | None) -> Step:
+        return self._pricer.step(plan.operators[number], adapters, load, again=plan.runs_again(number))
+
+    def _reruns(self, plan: LayerPlan, adapters: dict[str, Adapter], loads: Sequence[LayerLoad | None]) -> list[Rerun]:
+        """What of the layer runs again, with the copies of what it discards."""
+        copies = (stretch.restore for stretch in plan.stretches)
         return [
-            self._pricer.step(operator, adapters, load)
-            for layer, operators in self._operators.module(number)
-            for operator, load in zip(
-                operators, self._loads_along(operators, self._loads.get(layer.index) if layer else None), strict=True
-            )
+            Rerun(stretch, self._pricer.step(copy, adapters, loads[stretch.before]) if copy else None)
+            for stretch, copy in zip(plan.stretches, copies, strict=True)
         ]
 
     def _loads_along(self, operators: tuple[Operator, ...], load: LayerLoad | None) -> Iterator[LayerLoad | None]:

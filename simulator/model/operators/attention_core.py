@@ -15,6 +15,8 @@ from simulator.model.operators.lane import FP32_BYTES, Lane, pointwise
 
 ATTENTION_OUTPUT = "attention_output"
 """Name of the saved output of every attention core."""
+ATTENTION_STATISTICS = "attention_statistics"
+"""Name of what a flash kernel saves beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,10 @@ def flash_attention(
             lane.saved("key", shape.key if key_saved is None else key_saved),
             lane.saved("value", shape.value if value_saved is None else value_saved),
             lane.saved(ATTENTION_OUTPUT, shape.output),
-            Saved("attention_statistics", statistics),
+            Saved(ATTENTION_STATISTICS, statistics),
         ),
+        modules=("core_attn",),
+        makes=ATTENTION_OUTPUT,
         output_bytes=output,
     )
 

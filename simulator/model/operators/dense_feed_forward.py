@@ -34,7 +34,7 @@ def feed_forward(
         weights = tuple(f"{prefix}.{name}_proj.weight" for name in group)
         yield linear(
             gathered, label + "_".join(group), FEED_FORWARD_INPUT, hidden, len(group) * width, weights,
-            bias=component.bias, shares_input=shares_input or number > 0,
+            bias=component.bias, shares_input=shares_input or number > 0, makes=f"{label}hidden",
         )  # fmt: skip
     yield activation(lane, f"{label}activation", f"{label}hidden", width, component.activation, gated=component.gated)
     down = (f"{prefix}.down_proj.weight",)

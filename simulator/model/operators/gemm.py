@@ -29,12 +29,14 @@ def linear(
     bias: bool = False,
     shares_input: bool = False,
     backward: bool = True,
+    makes: str = "",
 ) -> Operator:
     """A linear layer over the tensor named *source*.
 
     Several *weights* stand for one product over their joined columns, *width_out* in all. *shares_input*: an earlier
     operator reads the same tensor, so the input's gradients are added; eager frameworks launch a kernel for it.
-    *backward* False: no gradient flows (its output is only compared, as an indexer's is).
+    *backward* False: no gradient flows (its output is only compared, as an indexer's is). *makes*: the saved tensor
+    that its result is, or is a part of.
     """
     m = lane.count
     kept = Saved(source, lane.kept_bytes(width_in), "weight_gradient", weights)
@@ -53,6 +55,7 @@ def linear(
         weights=weights,
         reads=source if backward else "",
         saved=(kept,) if backward else (),
+        makes=makes,
         output_bytes=lane.tensor_bytes(width_out),
     )
 

@@ -97,8 +97,21 @@ def _projections(component: GroupedAttention, hidden: int, workload: Workload) -
     for name, width in widths.items():
         weights, shares = (f"self_attn.{name}_proj.weight",), name != "q"
         yield linear(
-            lane, f"{name}_proj", MIXER_INPUT, hidden, width, weights, bias=component.qkv_bias, shares_input=shares
-        )
+            lane, f"{name}_proj", MIXER_INPUT, hidden, width, weights,
+            bias=component.qkv_bias, shares_input=shares, makes=_saved_as(component, name),
+        )  # fmt: skip
+
+
+def _saved_as(component: GroupedAttention, name: str) -> str:
+    """The saved tensor that the projection *name* makes: none where a rotation makes a new one of it."""
+    if name == "v":
+        return "value"
+    whole = {"q": "query", "k": "key"}[name]
+    if component.output_gate and name == "q":
+        return ""
+    if component.qk_norm != "none":
+        return f"{whole}_projection"
+    return whole if component.rotary_dim == 0 else ""
 
 
 def _with_bias_apart(product: Operator) -> Operator:

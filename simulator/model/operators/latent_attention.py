@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.model.architecture import LatentAttention
-from simulator.model.operator import Context, Operator, Workload
+from simulator.model.operator import Context, Operator, Workload, part_of
 from simulator.model.operators.attention_core import ATTENTION_OUTPUT, AttentionShape, flash_attention
 from simulator.model.operators.communication import enter, gather_context, leave
 from simulator.model.operators.gate import sigmoid_gate
@@ -32,6 +32,8 @@ from simulator.model.split import Split, share
 
 SPLITS = (Split("heads", "the heads"),)
 _KV_B = "self_attn.kv_b_proj.weight"
+_UP = "mla_up_proj"
+"""Megatron-LM's name of what lies between the latents and the core; norms of latents are part of its products."""
 
 
 def operators(component: LatentAttention, hidden: int, workload: Workload) -> tuple[Operator, ...]:
@@ -53,17 +55,17 @@ def contexts(component: LatentAttention) -> tuple[Context, ...]:
 def _queries(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
     """Queries, through their low rank if they have one."""
     gathered, own, rank = gathered_lane(workload), own_lane(workload), component.q_lora_rank
-    q_width = component.heads * (component.nope_dim + component.rope_dim)
+    q_width, made = component.heads * (component.nope_dim + component.rope_dim), "" if component.rope else "query"
     if rank is None:
         weights: tuple[str, ...] = ("self_attn.q_proj.weight",)
-        yield from enter(workload, hidden, weights)
-        yield linear(gathered, "q_proj", MIXER_INPUT, hidden, q_width, weights)
+        yield from part_of(_UP, enter(workload, hidden, weights))
+        yield from part_of(_UP, [linear(gathered, "q_proj", MIXER_INPUT, hidden, q_width, weights, makes=made)])
         return
     yield linear(own, "q_a_proj", MIXER_INPUT, hidden, rank, ("self_attn.q_a_proj.weight",))
-    yield rms_norm(own, "q_a_norm", "query_latent", NormShape(rank), "self_attn.q_a_layernorm.weight")
+    norm = rms_norm(own, "q_a_norm", "query_latent", NormShape(rank), "self_attn.q_a_layernorm.weight")
     weights = ("self_attn.q_b_proj.weight",)
-    yield from enter(workload, rank, weights)
-    yield linear(gathered, "q_b_proj", "query_latent_normed", rank, q_width, weights)
+    up = linear(gathered, "q_b_proj", "query_latent_normed", rank, q_width, weights, makes=made)
+    yield from part_of(_UP, [norm, *enter(workload, rank, weights), up])
 
 
 def _latents(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:
@@ -71,11 +73,11 @@ def _latents(component: LatentAttention, hidden: int, workload: Workload) -> Ite
     own, latent, rope = own_lane(workload), component.kv_lora_rank, component.rope_dim
     weights = ("self_attn.kv_a_proj_with_mqa.weight",)
     yield linear(own, "kv_a_proj", MIXER_INPUT, hidden, latent + rope, weights, shares_input=True)
-    yield rms_norm(own, "kv_a_norm", "key_latent", NormShape(latent), "self_attn.kv_a_layernorm.weight")
-    yield from enter(workload, latent, (_KV_B,))
+    norm = rms_norm(own, "kv_a_norm", "key_latent", NormShape(latent), "self_attn.kv_a_layernorm.weight")
+    yield from part_of(_UP, [norm, *enter(workload, latent, (_KV_B,))])
     yield from enter(workload, rope)
     if component.rope:
-        yield rotary(token_lane(workload), component.heads * rope, rope, whole=False)
+        yield from part_of(_UP, [rotary(token_lane(workload), component.heads * rope, rope, whole=False)])
     if _gathers(workload):
         yield from gather_context(workload, latent + rope)
 
@@ -89,9 +91,10 @@ def _dense_core(component: LatentAttention, hidden: int, workload: Workload) -> 
     lane, shape, gathers = gathered_lane(workload), _shape(component), _gathers(workload)
     whole = replace(lane, count=lane.count * workload.cp) if gathers else lane
     width = component.heads * (component.nope_dim + component.v_dim)
-    expand = linear(whole, "kv_b_proj", "key_latent_normed", component.kv_lora_rank, width, (_KV_B,))
-    yield replace(expand, backward=expand.forward + expand.backward) if gathers else expand
-    yield _join_keys(component, whole)
+    expand = linear(whole, "kv_b_proj", "key_latent_normed", component.kv_lora_rank, width, (_KV_B,), makes="value")
+    if gathers:
+        expand = replace(expand, backward=expand.forward + expand.backward)
+    yield from part_of(_UP, [expand, _join_keys(component, whole)])
     if exchanges_heads(workload):
         yield from exchange(workload, shape.query, shape.key, shape.value)
         inner = between_exchanges(workload)

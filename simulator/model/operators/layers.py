@@ -7,15 +7,24 @@ operators keep are listed once (`keep_once`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 
-from simulator.model.architecture import Architecture, FeedForward, Layer, Mixer
-from simulator.model.operator import Operator, Workload, keep_once
+from simulator.model.architecture import (
+    Architecture,
+    DenseFeedForward,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Mixer,
+    MixtureOfExperts,
+)
+from simulator.model.operator import Operator, Workload, keep_once, part_of
 from simulator.model.operators import loss, vision
 from simulator.model.operators.embedding import embedding
 from simulator.model.operators.float8 import in_float8
 from simulator.model.operators.hyper_connections import read_streams, write_streams
-from simulator.model.operators.lane import Lane, own_lane
+from simulator.model.operators.lane import FEED_FORWARD_INPUT, MIXER_INPUT, Lane, own_lane
 from simulator.model.operators.norm import NormShape, either_norm
 from simulator.model.operators.residual import residual_add
 from simulator.model.operators.residual_mix import residual_mix
@@ -30,13 +39,18 @@ def component_operators(component: Mixer | FeedForward, hidden: int, workload: W
 
 def layer_operators(architecture: Architecture, layer: Layer, workload: Workload) -> tuple[Operator, ...]:
     """Operators of *layer* on one rank, norms, residual additions and the layer's communication included."""
+    return keep_once(listed_operators(architecture, layer, workload))
+
+
+def listed_operators(architecture: Architecture, layer: Layer, workload: Workload) -> tuple[Operator, ...]:
+    """The same, each with all that it saves, whether others save it too or not."""
     lane, hidden = own_lane(workload), architecture.hidden
     found: list[Operator] = []
     for part, component in (("mixer", layer.mixer), ("feed_forward", layer.feed_forward)):
         if component is not None:
             inner = component_operators(component, hidden, workload)
             found += _sub_layer(architecture, layer, lane, part, inner, dropout=workload.dropout)
-    return keep_once(in_float8(found, workload))
+    return in_float8(found, workload)
 
 
 def embedding_operators(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
@@ -67,13 +81,28 @@ def _sub_layer(
         yield read_streams(lane, f"{part}_streams", source, hidden, layer.hyper_connections, weights)
         source = f"{part}_read"
     norm = "input_layernorm" if part == "mixer" else "post_attention_layernorm"
-    yield either_norm(lane, norm, source, NormShape(hidden), f"{norm}.weight", bias=architecture.norm_bias)
-    yield from inner
+    first = either_norm(lane, norm, source, NormShape(hidden), f"{norm}.weight", bias=architecture.norm_bias)
+    yield from _in_modules(layer, part, first, inner)
     yield from _extra_norms(architecture, layer, lane, part)
     if layer.hyper_connections > 1:
         yield write_streams(lane, f"{part}_write", f"{part}_output", hidden, layer.hyper_connections)
     else:
         yield residual_add(lane, f"{part}_add", hidden, dropout=dropout)
+
+
+def _in_modules(layer: Layer, part: str, norm: Operator, inner: tuple[Operator, ...]) -> Iterator[Operator]:
+    """A sub-layer's *norm* and operators as Megatron-LM with Transformer Engine cuts them into modules.
+
+    Its norms stand alone before latent attention and before experts; elsewhere they are part of the first product.
+    """
+    component, made = (layer.mixer, MIXER_INPUT) if part == "mixer" else (layer.feed_forward, FEED_FORWARD_INPUT)
+    norm = replace(norm, makes=made)
+    if isinstance(component, DenseFeedForward):
+        return part_of("mlp", (norm, *inner))
+    if isinstance(component, MixtureOfExperts):
+        inner = tuple(part_of("moe", inner))
+    alone = isinstance(component, MixtureOfExperts | LatentAttention)
+    return iter((*(part_of("layernorm", [norm]) if alone else [norm]), *inner))
 
 
 def _extra_norms(architecture: Architecture, layer: Layer, lane: Lane, part: str) -> Iterator[Operator]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.model.architecture import DenseFeedForward, MixtureOfExperts
-from simulator.model.operator import Operator, Workload
+from simulator.model.operator import Operator, Workload, part_of
 from simulator.model.operators.activation import activation
 from simulator.model.operators.communication import join_shares, share_experts, take_share
 from simulator.model.operators.dense_feed_forward import feed_forward
@@ -79,7 +79,9 @@ def _experts(component: MixtureOfExperts, routed: Lane, width: int) -> Iterator[
     if routed.execution != "fused":
         yield _padding_mask(routed, joined, gated=component.gated)
     function = component.activation
-    yield activation(routed, "experts_activation", "expert_hidden", inner, function, gated=component.gated, joined=True)
+    gated, name = component.gated, "experts_activation"
+    act = activation(routed, name, "expert_hidden", inner, function, gated=gated, joined=True)
+    yield from part_of("moe_act", [act])
     second = ("mlp.experts.down_proj",)
     yield grouped_linear(routed, "experts_fc2", "experts_activated", inner, width, second, bias=component.bias)
 
@@ -105,9 +107,10 @@ def _shared_experts(component: MixtureOfExperts, workload: Workload, hidden: int
         return
     tokens = own_lane(workload)
     part = DenseFeedForward(component.shared_intermediate, component.activation, component.gated)
-    yield from feed_forward(part, workload, hidden, "mlp.shared_experts", shares_input=True)
+    inner = list(feed_forward(part, workload, hidden, "mlp.shared_experts", shares_input=True))
     if component.shared_gate:
         weight = ("mlp.shared_expert_gate.weight",)
-        yield linear(tokens, "shared_gate_proj", FEED_FORWARD_INPUT, hidden, 1, weight, shares_input=True)
-        yield sigmoid_gate(tokens, "shared_gate", "shared_output", "shared_gate_logit", hidden, 1)
+        inner.append(linear(tokens, "shared_gate_proj", FEED_FORWARD_INPUT, hidden, 1, weight, shares_input=True))
+        inner.append(sigmoid_gate(tokens, "shared_gate", "shared_output", "shared_gate_logit", hidden, 1))
+    yield from part_of("shared_experts", inner)
     yield residual_add(tokens, "shared_add", hidden)

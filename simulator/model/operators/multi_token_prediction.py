@@ -17,7 +17,7 @@ from simulator.model.operators import embedding, loss
 from simulator.model.operators.communication import enter, gather_columns
 from simulator.model.operators.gemm import linear
 from simulator.model.operators.lane import gathered_lane, own_lane, pointwise
-from simulator.model.operators.layers import layer_operators
+from simulator.model.operators.layers import listed_operators
 from simulator.model.operators.norm import NormShape, rms_norm
 
 _HIDDEN = "prediction_hidden"
@@ -28,11 +28,13 @@ Part = tuple[Layer | None, tuple[Operator, ...]]
 def module_parts(
     architecture: Architecture, module: tuple[Layer, ...], workload: Workload, *, keeps_hidden: bool
 ) -> tuple[Part, ...]:
-    """Operators of *module*. It *keeps_hidden* states unless somebody else does: the final norm keeps the model's."""
+    """Operators of *module*, each with all that it saves (see `listed_operators`). It *keeps_hidden* states unless
+    somebody else does: the final norm keeps the model's.
+    """
     hidden = architecture.hidden
     layers: list[Part] = []
     for position, layer in enumerate(module):
-        operators = layer_operators(architecture, replace(layer, index=0), workload)
+        operators = listed_operators(architecture, replace(layer, index=0), workload)
         layers.append((layer, tuple(_prefixed(operator, f"{position}.") for operator in operators)))
     last = rms_norm(own_lane(workload), "shared_head_norm", "predicted", NormShape(hidden), "shared_head.norm.weight")
     return (None, tuple(_join(hidden, workload, keeps_hidden=keeps_hidden))), *layers, (None, (last,))

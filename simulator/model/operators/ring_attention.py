@@ -16,7 +16,7 @@ causal attention over n tokens, whatever part of the pairs it leaves out.
 from __future__ import annotations
 
 from simulator.model.operator import Collective, Kernel, Operator, Saved, Workload
-from simulator.model.operators.attention_core import ATTENTION_OUTPUT, AttentionShape
+from simulator.model.operators.attention_core import ATTENTION_OUTPUT, ATTENTION_STATISTICS, AttentionShape
 from simulator.model.operators.lane import FP32_BYTES, Lane, pointwise, token_lane
 
 _LAUNCHES_AROUND = 4
@@ -43,8 +43,10 @@ def ring_attention(workload: Workload, shape: AttentionShape) -> Operator:
             lane.saved("key", shape.key),
             lane.saved("value", shape.value),
             lane.saved(ATTENTION_OUTPUT, shape.output),
-            Saved("attention_statistics", statistics),
+            Saved(ATTENTION_STATISTICS, statistics),
         ),
+        modules=("core_attn",),
+        makes=ATTENTION_OUTPUT,
         output_bytes=out,
         # Every received pair of keys and values and every partial output stays until the last step is through.
         workspace_bytes=(steps - 1) * kv + steps * (out + statistics),

@@ -28,6 +28,8 @@ def unfused_attention(lane: Lane, workload: Workload, shape: AttentionShape) -> 
         forward=_forward(lane, workload, shape, scores, fused=fused),
         backward=_backward(lane, workload, shape, scores, fused=fused),
         saved=_saved(lane, workload, shape, scores, fused=fused),
+        modules=("core_attn",),
+        makes=ATTENTION_OUTPUT,
         output_bytes=lane.tensor_bytes(shape.output),
         workspace_bytes=scores * (lane.element_bytes if fused else 2 * FP32_BYTES),
         backward_workspace_bytes=scores * (2 * lane.element_bytes if fused else 2 * FP32_BYTES),

@@ -1,0 +1,44 @@
+"""Passes: what the layers of a model cost in one micro-batch, in arrays that run over layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+Amounts = npt.NDArray[np.float64]
+PARTS = ("compute_s", "exposed_tp_s", "exposed_cp_s", "exposed_all_to_all_s")
+"""What the time of a layer is made of, named as the forecast names it."""
+COMPUTE, TENSOR, CONTEXT, EXCHANGE = range(4)
+"""Their positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Seconds of one micro-batch by part and layer, [parts, layers], and the bytes that backward needs."""
+
+    forward: Amounts
+    backward: Amounts
+    again: Amounts
+    """Of what runs again within the backward pass."""
+    saved: Amounts
+    """Bytes kept for backward on each expert-parallel rank, [layers, ranks]."""
+    restored: Amounts
+    """Bytes that are there again before the layer's backward pass begins, [layers, ranks]."""
+    busy: Amounts
+    """Seconds for which exchanges of all passes keep the ports of each level busy, [levels, layers]."""
+
+    def where(self, chosen: npt.NDArray[np.bool_], other: Passes) -> Passes:
+        """These where a layer is *chosen*, else those of *other*."""
+        by_row = {"saved", "restored"}
+        return Passes(
+            *(
+                np.where(
+                    chosen[:, None] if field.name in by_row else chosen,
+                    getattr(self, field.name),
+                    getattr(other, field.name),
+                )
+                for field in fields(self)
+            )
+        )

@@ -1,0 +1,76 @@
+"""The routed operators of some layers, added up in forward order.
+
+Between two exchanges every rank of the group waits for the slowest. Before the first and after the last, where ranks
+go on from layer to layer without waiting, the mean rank is what all of them take at least. What runs again without an
+exchange comes on top of some other work of the slowest rank, which may have least of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.engine.task import Quantity
+from simulator.planner.passes import COMPUTE, EXCHANGE, PARTS, TENSOR, Amounts, Passes
+from simulator.program.costs import Priced
+from simulator.program.step import Step
+
+
+class RoutedStretch:
+    """Of *layers* layers on *ranks* ranks over *levels* levels of the fabric."""
+
+    def __init__(self, layers: int, ranks: int, levels: int) -> None:
+        self._shape = layers, ranks
+        self._busy = np.zeros((levels, layers))
+        self._saved, self._restored = np.zeros(self._shape), np.zeros(self._shape)
+        self._work = [np.zeros((2, *self._shape))]
+        self._again = [np.zeros(self._shape)]
+        self._moved = np.zeros((3, len(PARTS), layers))
+
+    def operator(self, step: Step, moves_s: float, moves_back_s: float, *, again: bool) -> None:
+        """Add one operator, which keeps tensors as *step* says, and may run *again*."""
+        for direction, priced in enumerate((step.forward, step.backward)):
+            self._work[-1][direction] += self._seconds(priced)
+        self._moved[0, TENSOR] += moves_s
+        self._moved[1, TENSOR] += moves_back_s
+        if again:
+            self._again[-1] += self._seconds(step.forward)
+            self._moved[2, TENSOR] += moves_s
+        self._saved += sum(map(self._spread, step.saved.tensors), np.zeros(self._shape))
+        self._restored += sum(map(self._spread, step.restored.tensors), np.zeros(self._shape))
+
+    def result(self, step: Step) -> None:
+        """Keep the result of an operator instead of running it again."""
+        self._saved += self._spread(step.output_bytes)
+
+    def copy(self, step: Step) -> None:
+        """Copy a result that ran again."""
+        self._again[-1] += self._seconds(step.forward)
+
+    def exchange(self, busy_s: Amounts, *, again: bool) -> None:
+        """An exchange that keeps each level's ports busy, as long on the way back, and *again* where it is repeated."""
+        self._busy += busy_s * (2 + again)
+        self._moved[: 2 + again, EXCHANGE] += busy_s.max(axis=0)
+        self._work.append(np.zeros((2, *self._shape)))
+        if again:
+            self._again.append(np.zeros(self._shape))
+
+    def passes(self) -> Passes:
+        """All of it."""
+        forward, backward, again = self._moved.copy()
+        forward[COMPUTE] = self._waited([work[0] for work in self._work])
+        backward[COMPUTE] = self._waited([work[1] for work in self._work])
+        alone = len(self._again) == 1
+        again[COMPUTE] = self._again[0].min(axis=1) if alone else self._waited(self._again)
+        return Passes(forward, backward, again, self._saved, self._restored, self._busy)
+
+    def _seconds(self, priced: Priced) -> Amounts:
+        return self._spread(priced.duration_ns / 1e9)
+
+    def _spread(self, amount: Quantity) -> Amounts:
+        flat = self._shape[0] * self._shape[1]
+        return np.broadcast_to(np.asarray(amount, np.float64), (flat,)).reshape(self._shape)
+
+    def _waited(self, work: list[Amounts]) -> Amounts:
+        inner = sum((stretch.max(axis=1) for stretch in work[1:-1]), np.zeros(self._shape[0]))
+        outer = [work[0], work[-1]] if len(work) > 1 else work
+        return np.asarray(inner + sum(stretch.mean(axis=1) for stretch in outer))

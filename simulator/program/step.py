@@ -1,0 +1,183 @@
+"""Steps: the operators of a layer, priced for one stage's ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simulator.engine.task import Quantity
+from simulator.model.operator import Kernel, Operator, Saved
+from simulator.parallel.sharding import Adapter
+from simulator.program.costs import Costs, Priced, adapters_of
+from simulator.program.expert_load import LayerLoad
+from simulator.program.network import Network, Transfer
+
+EXCHANGES = ("dispatch", "combine")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Tensors that a step keeps for the backward pass."""
+
+    tensors: tuple[Quantity, ...] = ()
+    """Their bytes."""
+    sizes: tuple[float, ...] = ()
+    """The same per routed row or in all, less what adapters keep: comparable with *output_size* of a step."""
+
+
+NOTHING_KEPT = Kept()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A kernel and the transfer beside it; what follows waits for both."""
+
+    compute: Priced
+    move: Transfer | None
+    """None between ranks that are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator of the layer, priced."""
+
+    name: str
+    kind: str
+    forward: Priced
+    backward: Priced
+    output_bytes: Quantity
+    workspace_bytes: Quantity
+    backward_workspace_bytes: Quantity
+    saved: Kept
+    """Kept from the forward to the backward pass."""
+    restored: Kept = NOTHING_KEPT
+    """Kept from where operators run again."""
+    weights: tuple[str, ...] = ()
+    """Parameters used; the backward pass makes the gradients of those that are trained."""
+    output_size: float = 0.0
+    """Size of its result, per routed row or in all."""
+    communicates: bool = False
+    """Whether it moves data between ranks: between ranks that are one, it moves nothing."""
+    moves: tuple[Transfer, ...] = ()
+    """Transfers of the forward pass, one after the other."""
+    moves_back: tuple[Transfer, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    """Kernels of the forward pass that run beside a transfer each, before the other kernels."""
+    rounds_back: tuple[Round, ...] = ()
+    gradient_in_place: bool = False
+    """The gradient of its input is the tensor that it saves."""
+
+    @property
+    def output_kind(self) -> str:
+        """What its output counts as in the ledger."""
+        return "communication buffers" if self.communicates else "workspace"
+
+    @property
+    def saved_kind(self) -> str:
+        """What its saved tensors count as."""
+        return "logits" if self.kind == "loss" else "saved activations"
+
+
+class Pricer:
+    """Prices the operators of layers."""
+
+    def __init__(self, costs: Costs, network: Network, *, tokens: int, all_trained: bool) -> None:
+        self._costs = costs
+        self._network = network
+        self._tokens = tokens
+        self._all_trained = all_trained
+
+    def step(
+        self, operator: Operator, adapters: dict[str, Adapter], load: LayerLoad | None, *, again: bool = False
+    ) -> Step:
+        """Price *operator*; *load* is there for layers with routed experts. *again*: it runs in the backward pass too,
+        and its adapters' products are kept from then on.
+        """
+        carried = adapters_of(operator, adapters)
+        rows = load.rows if load is not None else None
+        routed = load if operator.rows == "routed" else None
+        per_row: Quantity = routed.total_rows.astype(np.float64) if routed is not None else 1.0
+        seen: Quantity = per_row if routed is not None else float(self._tokens)
+        thin = tuple(2.0 * adapter.rank * seen for adapter in carried)
+        saved, restored = (
+            self._kept(tensors, adapters, per_row, () if elsewhere else thin)
+            for tensors, elsewhere in ((operator.saved, again), (operator.restored, not again))
+        )
+        rounds, rounds_back = self._rounds(operator, back=False), self._rounds(operator, back=True)
+        rest = replace(
+            operator, forward=operator.forward[len(rounds) :], backward=operator.backward[len(rounds_back) :]
+        )
+        return Step(
+            name=operator.name,
+            kind=_kind(operator),
+            forward=self._costs.forward(rest, carried, self._tokens, rows),
+            backward=self._costs.backward(rest, carried, self._tokens, rows, trained=self._all_trained),
+            output_bytes=operator.output_bytes * (load.own_rows if load and operator.name == "combine" else per_row),
+            workspace_bytes=operator.workspace_bytes * per_row,
+            backward_workspace_bytes=operator.backward_workspace_bytes * per_row,
+            saved=saved,
+            restored=restored,
+            weights=operator.weights,
+            output_size=operator.output_bytes,
+            communicates=bool(
+                operator.name in EXCHANGES or operator.forward_collectives or operator.backward_collectives
+            ),
+            moves=self._moves(operator, load, adapters, back=False),
+            moves_back=self._moves(operator, load, adapters, back=True),
+            rounds=rounds,
+            rounds_back=rounds_back,
+            gradient_in_place=operator.gradient_in_place,
+        )
+
+    def _rounds(self, operator: Operator, *, back: bool) -> tuple[Round, ...]:
+        """The kernels of one direction that run beside a transfer each, with those."""
+        kernels = operator.backward if back else operator.forward
+        beside = operator.backward_beside if back else operator.forward_beside
+        return tuple(
+            Round(self._costs.kernel(kernel, back=back), self._network.collective(collective, collective.bytes))
+            for kernel, collective in zip(kernels, beside, strict=False)
+        )
+
+    def _kept(
+        self, tensors: tuple[Saved, ...], adapters: dict[str, Adapter], per_row: Quantity, thin: tuple[Quantity, ...]
+    ) -> Kept:
+        """What is kept of *tensors*, and the *thin* products of adapters: not what only gradients of weights need of
+        which none is trained.
+        """
+        sizes = tuple(
+            tensor.bytes
+            for tensor in tensors
+            if tensor.needed_for == "input_gradient"
+            or self._all_trained
+            or any(weight in adapters for weight in tensor.weights)
+        )
+        return Kept((*(size * per_row for size in sizes), *thin), sizes)
+
+    def _moves(
+        self, operator: Operator, load: LayerLoad | None, adapters: dict[str, Adapter], *, back: bool
+    ) -> tuple[Transfer, ...]:
+        """Transfers of one direction: dispatch sends rows to their experts, combine brings them home, and back."""
+        found: list[Transfer | None] = []
+        if operator.name in EXCHANGES and load is not None:
+            sent = load.sent_rows * (operator.backward_payload_bytes if back else operator.payload_bytes)
+            homeward = (operator.name == "combine") != back
+            found.append(self._network.exchange(sent.T if homeward else sent))
+        routed = load is not None and operator.rows == "routed"
+        per_row = load.total_rows.astype(np.float64) if load is not None and routed else 1.0
+        found += [
+            self._network.collective(collective, collective.bytes * per_row)
+            for collective in (operator.backward_collectives if back else operator.forward_collectives)
+            if not collective.weights or self._all_trained or any(w in adapters for w in collective.weights)
+        ]
+        return tuple(transfer for transfer in found if transfer is not None)
+
+
+def _kind(operator: Operator) -> str:
+    """The kind of the kernel that moves or computes most."""
+
+    def weight(kernel: Kernel) -> float:
+        return max(kernel.flops / 200.0, kernel.bytes)
+
+    kernels = operator.forward or operator.backward
+    return max(kernels, key=weight).kind if kernels else "copy"
