@@ -22,7 +22,7 @@ def plan(
     architecture: Architecture, recompute: Recompute, stack: Stack = TORCH, layer: int = -1, *, execution: str = "eager"
 ) -> LayerPlan:
     workload = Workload((TOKENS,), execution)  # type: ignore[arg-type]
-    return plan_layer(listed_operators(architecture, architecture.layers[layer], workload), recompute, stack)
+    return plan_layer([listed_operators(architecture, architecture.layers[layer], workload)], recompute, stack)
 
 
 def modules(architecture: Architecture, *names: str, layer: int = -1) -> LayerPlan:
