@@ -9,6 +9,9 @@ from simulator.forecast.forecast import forecast
 from simulator.forecast.memory import MemoryForecast, remember
 from simulator.forecast.peaks import RankPeak
 
+MATMUL_LIBRARY = 2 * 32 * 2**20
+"""On an H200, for the two threads that multiply."""
+
 
 @pytest.mark.parametrize(
     ("peak", "reserved", "verdict"),
@@ -53,7 +56,7 @@ def test_the_curve_rises_to_the_peak_that_the_summary_names(small: Small, overri
     assert (np.diff(curve.time_ns) >= 0).all()
     # What is left at the end is what was there at the start.
     resident = sum(block["breakdown"][kind] for kind in ("parameters", "optimizer", "context"))
-    assert held[-1] == resident
+    assert held[-1] == resident + MATMUL_LIBRARY
 
 
 def test_capacities_are_shares_of_the_node(small: Small) -> None:

@@ -151,7 +151,7 @@ def test_ways_that_are_not_known_of_a_mixer_are_refused() -> None:
     )
     assert problems(windowed, "all_to_all") == []
     assert problems(windowed, "ring") == [
-        "ring is not known of grouped attention as it is here; allowed: all_gather, all_to_all"
+        "ring is not known of this model's grouped attention; allowed: all_gather, all_to_all"
     ]
     for mixer in (sparse, BlockSparseAttention(GROUPED, 64, 16, 4, 64)):
         assert problems(mixer, "all_gather") == []

@@ -8,11 +8,13 @@ from small_jobs import Small, lower
 
 from simulator.engine.task import Task
 from simulator.forecast.assembly import assemble_job
-from simulator.model.operator import Kernel, Operator
+from simulator.model.architecture import GroupedAttention
+from simulator.model.operator import Kernel, Operator, Workload
 from simulator.model.operators.gemm import linear
 from simulator.model.operators.lane import Lane
+from simulator.model.operators.layers import component_operators
 from simulator.program.costs import Costs
-from simulator.program.megatron import hooked_weights, unread_gradients, with_hooks
+from simulator.program.megatron import hooked_weights, unread_gradients, with_hooks, with_split
 from simulator.program.stage import StageProgram
 
 LAYER = 4 * 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024
@@ -52,6 +54,19 @@ def test_other_linear_layers_keep_none(small: Small, override: str) -> None:
     assert unread(program(small, override)) == 0
 
 
+def test_grouped_queries_and_values_are_copied_out_of_the_joined_product() -> None:
+    attention, workload = GroupedAttention(8, 2, 128), Workload((1024,))
+    product, *others = component_operators(attention, 1024, workload)
+    kept, split, *behind = with_split((product, *others), attention, workload)
+    head = 2 * 1024 * 128
+    assert [k.bytes for k in split.forward] == [2 * 8 * head, 2 * 2 * head]
+    assert [(k.kind, k.bytes) for k in split.backward] == [("cat", 2 * 12 * head)]
+    assert (kept, behind) == (product, others)
+    _, alike, *_ = with_split((product,), GroupedAttention(8, 8, 128), workload)
+    assert [k.bytes for k in alike.forward] == [2 * 8 * head]
+    assert list(with_split(others, attention, workload)) == others
+
+
 def gather_buffer(lowered: StageProgram) -> float:
     return sum(float(a.bytes) for a in lowered.resident if a.key == "resident.gather buffer")
 
@@ -63,6 +78,16 @@ def test_the_output_layer_gathers_into_a_buffer_that_stays(small: Small) -> None
     for other in ("training.zero=3", "training.execution=eager"):
         assert gather_buffer(program(small, *split, other)) == 0
     assert gather_buffer(program(small)) == 0
+
+
+def test_the_matmul_library_holds_32_mib_for_each_of_its_handles(small: Small) -> None:
+    def handles(*overrides: str) -> float:
+        held = {a.key: float(a.bytes) for a in program(small, *overrides).resident}
+        return held["resident.matmul workspaces"] / 2**25
+
+    assert handles() == 3
+    assert handles("parallel={pp: 2, dp_shard: 8}") == 1  # the first stage has no output layer
+    assert handles("training.execution=eager") == handles("training.zero=3") == 2
 
 
 def test_the_gradient_of_logits_lies_where_they_did_until_the_output_layer_has_read_it(small: Small) -> None:

@@ -19,8 +19,9 @@ def zero1(small: Small, *overrides: str, kind: str = "dense", micro_batches: int
 
 
 def resident(program: StageProgram) -> dict[str, float]:
-    """Bytes by kind, without the unread gradients of linear layers (tests/test_program_megatron.py)."""
-    kept = [a for a in (*program.resident, *program.born) if a.key != "resident.unread gradients"]
+    """Bytes of weights and their states by kind; the rest is in tests/test_program_megatron.py."""
+    rest = ("resident.unread gradients", "resident.matmul workspaces")
+    kept = [a for a in (*program.resident, *program.born) if a.key not in rest]
     return {kind: sum(float(np.max(a.bytes)) for a in kept if a.kind == kind) for kind in {a.kind for a in kept}}
 
 

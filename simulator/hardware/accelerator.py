@@ -40,6 +40,8 @@ class AcceleratorSheet(Record):
     """Independent compute units: SM, CU or AI core."""
     l2: Figure[Bytes] | None = None
     tdp_w: Figure[float] | None = None
+    matmul_workspace: Figure[Bytes] | None = None
+    """Memory that the matmul library takes from the framework's allocator for each of its handles, for good."""
     curves: tuple[str, ...] = ()
     """Parts whose measured curves stand in, nearest first, for the kinds of kernel not measured on this one."""
     notes: str = ""
@@ -67,6 +69,11 @@ class Accelerator:
     def hbm_bandwidth_bytes_per_s(self) -> float:
         """Peak rate of device memory."""
         return self.sheet.hbm_bandwidth.value
+
+    @property
+    def matmul_workspace_bytes(self) -> float:
+        """Memory that a handle of the matmul library holds; 0 where it is not known."""
+        return self.sheet.matmul_workspace.value if self.sheet.matmul_workspace else 0.0
 
     def launch_s(self, execution: Literal["eager", "compiled", "fused"]) -> float:
         """Host time per kernel: launched by a framework, by compiled code or by a hand-fused stack."""

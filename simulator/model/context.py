@@ -25,7 +25,7 @@ def context_problems(architecture: Architecture, way: Context, tp: int, cp: int)
 def _problems(mixer: Mixer, way: Context, tp: int, cp: int) -> Iterator[str]:
     known: tuple[Context, ...] = import_module(f"simulator.model.operators.{mixer.kind}").contexts(mixer)
     if way not in known:
-        yield f"{way} is not known of {mixer.kind.replace('_', ' ')} as it is here; allowed: {', '.join(known)}"
+        yield f"{way} is not known of this model's {mixer.kind.replace('_', ' ')}; allowed: {', '.join(known)}"
     elif way == "all_to_all":
         for split, count in split_counts(share(mixer, tp)):
             if count % cp:

@@ -5,15 +5,20 @@ a tensor: Transformer Engine hands it one that nobody reads and keeps it for lat
 (`get_dummy_wgrad`); Megatron's own output layer makes one each time. Every other gradient, the embedding's, norms' and
 biases', is a bf16 tensor first, which a hook on its weight adds into the buffer in a kernel of its own.
 
+The joined product of q, k and v puts each group's heads side by side. So q is copied out of it where a group has
+several heads, v because Transformer Engine wants it laid out as k is behind its rotation, and the three gradients are
+joined again (`get_query_key_value_tensors`, `get_qkv_layout`).
+
 With sequence parallelism Megatron's own output layer gathers its input, in both passes, into a buffer that stays
 (`get_global_memory_buffer`); Transformer Engine's layers gather into tensors that they free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from simulator.model.architecture import GroupedAttention
 from simulator.model.operator import Kernel, Operator, Workload
 from simulator.program.fsdp import COMPUTE_BYTES
 
@@ -43,6 +48,19 @@ def with_hooks(operator: Operator, elements: Mapping[str, int], reduce_bytes: in
         sizes = [sum(sizes)]
     adds = tuple(Kernel("elementwise", n, float(n * (COMPUTE_BYTES + 2 * reduce_bytes))) for n in sizes if n)
     return replace(operator, backward_weight=operator.backward_weight + adds)
+
+
+def with_split(operators: Iterable[Operator], attention: GroupedAttention, workload: Workload) -> Iterator[Operator]:
+    """*operators*, and behind the joined product of *attention*, as a rank holds it, the copies out of it."""
+    one = float(workload.tokens * attention.head_dim * workload.activation_bytes)
+    query, value = attention.heads * one, attention.kv_heads * one
+    moved = (query, value) if attention.heads > attention.kv_heads else (value,)
+    copies = tuple(Kernel("copy", 0.0, 2 * size) for size in moved)
+    joined, whole = Kernel("cat", 0.0, 2 * (query + 2 * value)), query + 2 * value
+    for operator in operators:
+        yield operator
+        if operator.name == "qkv_proj":
+            yield Operator("split_qkv", copies, (joined,), output_bytes=whole)
 
 
 def unread_gradients(operators: Iterable[Operator]) -> list[float]:

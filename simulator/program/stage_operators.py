@@ -7,18 +7,19 @@ from dataclasses import replace
 from math import prod
 
 from simulator.engine.task import Allocation
-from simulator.model.architecture import Layer
+from simulator.model.architecture import GroupedAttention, Layer
 from simulator.model.operator import Kernel, Operator
 from simulator.model.operators.float8 import multiplies_in_float8, once_a_step
 from simulator.model.operators.layers import embedding_operators, listed_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import module_embedding, module_loss, module_parts
 from simulator.model.operators.vision import Segment, place_images, segments
 from simulator.model.recompute import LayerPlan, plan_layer
+from simulator.model.split import share
 from simulator.program.emitter import allocation, tensors
 from simulator.program.image_code import different_loads
 from simulator.program.job import Job
 from simulator.program.layout import Layout
-from simulator.program.megatron import gather_buffer_bytes, hooked_weights, unread_gradients, with_hooks
+from simulator.program.megatron import gather_buffer_bytes, hooked_weights, unread_gradients, with_hooks, with_split
 from simulator.program.unit import Unit
 
 
@@ -31,12 +32,18 @@ class StageOperators:
         self._layers = job.layers_of(number)
         self._modules = job.modules_of(number)
         self._hooked = job.zero == 1
+        self._engine = self._hooked and job.workload.execution == "fused"
+        """Whether layers are Transformer Engine's."""
         self._last = number == job.mesh.pp - 1
 
     def layer(self, layer: Layer) -> LayerPlan:
         """Those of *layer*, for any layer of its make that is recomputed alike, and which of them run again."""
         make, position = replace(layer, index=0), layer.index - self._layers[0].index
-        return self._plan([listed_operators(self._job.architecture, make, self._job.workload)], position)
+        workload = self._job.workload
+        operators = listed_operators(self._job.architecture, make, workload)
+        if self._engine and workload.attention == "flash" and isinstance(layer.mixer, GroupedAttention):
+            operators = tuple(with_split(operators, share(layer.mixer, workload.tp), workload))
+        return self._plan([operators], position)
 
     def module(self, number: int) -> tuple[LayerPlan, tuple[Layer | None, ...]]:
         """Those of a multi-token-prediction module, and for each the layer that it is of, if it is of one."""
@@ -94,9 +101,18 @@ class StageOperators:
         hooked = {name for op in (*self._within(), *self.embedding()) for name in hooked_weights(op)}
         return frozenset(hooked | {name for op in self.loss() for name in op.weights})
 
-    def unread_gradients(self) -> list[Allocation]:
+    def held(self) -> list[Allocation]:
+        """What running them leaves allocated for good."""
+        return [
+            *self._unread_gradients(),
+            *self._gather_buffer(),
+            *self._float8_copies(),
+            *self._matmul_workspaces(),
+        ]
+
+    def _unread_gradients(self) -> list[Allocation]:
         """Unread gradients of linear layers that the stage holds on to, where its layers are Transformer Engine's."""
-        if not self._hooked or self._job.workload.execution != "fused" or self._job.trained.lora_rank is not None:
+        if not self._engine or self._job.trained.lora_rank is not None:
             return []
         sizes = unread_gradients(self._within())
         return [tensors("resident.unread gradients", "gradients", sizes)]
@@ -110,14 +126,23 @@ class StageOperators:
         for segment in next(iter(self.images()[0]), ()):
             yield from segment.operators
 
-    def gather_buffer(self) -> list[Allocation]:
+    def _gather_buffer(self) -> list[Allocation]:
         """The buffer that the output layer gathers its input into, where the stage has one."""
         workload = self._job.workload
         split = workload.tp > 1 and workload.sequence_parallel
-        if not (self._hooked and split and workload.execution == "fused" and self._last):
+        if not (self._engine and split and self._last):
             return []
         size = gather_buffer_bytes(workload, self._job.architecture.hidden)
         return [allocation("resident.gather buffer", "communication buffers", size)]
+
+    def _matmul_workspaces(self) -> list[Allocation]:
+        """What the matmul library holds: PyTorch has a handle in its own thread and one in autograd's.
+
+        Transformer Engine brings one of its own, and leaves those two to the output layer.
+        """
+        handles = 1 + 2 * self._last if self._engine else 2
+        size = self._job.cluster.accelerator.matmul_workspace_bytes
+        return [tensors("resident.matmul workspaces", "workspace", [size] * handles)] if size else []
 
     def weight_casts(self) -> list[Kernel]:
         """The kernels that make the fp8 copies of weights that are kept from step to step."""
@@ -125,7 +150,7 @@ class StageOperators:
         passes = once_a_step(float8) if float8 and sizes else ()
         return [Kernel(step.kind, 0.0, step.bytes * sum(sizes), launches=len(sizes)) for step in passes]
 
-    def float8_copies(self) -> list[Allocation]:
+    def _float8_copies(self) -> list[Allocation]:
         """Both fp8 copies of each weight that is kept so, beside the bf16 one; gathered in fp8, they stand for it."""
         float8, sizes = self._job.workload.float8, self._float8_weights()
         if not sizes or (float8 and float8.gathered):

@@ -99,11 +99,9 @@ class _Stage:
                 ends[micro_batch] = emitter.last
         update = Update(emitter, self._costs, self._network, job.optimizer, self._layout.ownership)
         birth = writer.update(partial(rules()[job.optimizer.name].write, update))
-        operators = self._operators
-        held = (*operators.unread_gradients(), *operators.gather_buffer(), *operators.float8_copies())
         return StageProgram(
             tasks=emitter.tasks,
-            resident=[*self._layout.resident, *held],
+            resident=[*self._layout.resident, *self._operators.held()],
             born=list(self._layout.born),
             birth=birth,
             micro_batch_ends=tuple(ends[m] for m in sorted(ends)),
