@@ -60,7 +60,9 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     if problems:
         raise Refused(problems)
     split, training = scenario.parallel, scenario.training
-    mesh = Mesh(split.dp_replicate, split.dp_shard, split.ep, split.tp, split.cp, split.pp, split.etp)
+    degrees = split.dp_replicate, split.dp_shard, split.ep, split.tp, split.cp, split.pp, split.etp
+    kept = training.fsdp.reshard_after_forward
+    mesh = Mesh(*degrees, post_forward=1 if isinstance(kept, bool) or training.zero != 3 else kept)
     images = None
     if training.images is not None:
         batches = ImageBatches(scenario, architecture)
@@ -90,7 +92,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         frozen_bytes=BYTES["bf16"],
         buckets=_buckets(training),
         reduce_bytes=BYTES[training.fsdp.reduce_dtype] if training.zero in (1, 3) else BYTES["bf16"],
-        reshard_after_forward=training.fsdp.reshard_after_forward,
+        reshard_after_forward=bool(training.fsdp.reshard_after_forward),
         prefetch=training.fsdp.prefetch,
         recompute=recompute_of(training),
         loss=training.loss,

@@ -22,6 +22,8 @@ EXPOSED = {
     "ep": "exposed_all_to_all_s",
     "dp_shard": "exposed_fsdp_s",
     "efsdp": "exposed_fsdp_s",
+    "dp_shard part": "exposed_fsdp_s",
+    "efsdp part": "exposed_fsdp_s",
     "dp_replicate": "exposed_fsdp_s",
     "tp": "exposed_tp_s",
     "etp": "exposed_tp_s",

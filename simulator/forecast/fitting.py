@@ -85,6 +85,9 @@ def _that_fit(scenario: Scenario, folder: Path) -> list[Change]:
 def _settings(scenario: Scenario, folder: Path) -> Iterator[Change]:
     """Settings of the same job on the same machines that save memory, least intrusive first."""
     training = scenario.training
+    if training.zero in (0, 2) and not {"ddp", "deepspeed"} & training.model_fields_set:
+        ranks = scenario.parallel.dp_replicate * scenario.parallel.dp_shard
+        yield {"training.zero": 3, "parallel.dp_replicate": 1, "parallel.dp_shard": ranks}
     if not training.fsdp.reshard_after_forward:
         yield {"training.fsdp.reshard_after_forward": True}
     if training.loss != "cut":

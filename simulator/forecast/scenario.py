@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from simulator.units import Bytes, BytesPerSecond, Seconds
 
@@ -76,7 +76,13 @@ class Optimizer(Section):
 class Fsdp(Section):
     """FSDP2 (fully_shard) settings; its own defaults."""
 
-    reshard_after_forward: bool = Field(True, description="Free gathered parameters after forward and gather again.")
+    reshard_after_forward: StrictBool | Annotated[int, Field(ge=2, le=10_000_000)] = Field(
+        True,
+        description=(
+            "Free gathered parameters after forward and gather again; a number: keep shards over so many consecutive "
+            "ranks, a node's say, and gather from them."
+        ),
+    )
     prefetch: Annotated[int, Field(ge=0, le=8)] = Field(1, description="Layers gathered ahead in forward and backward.")
     reduce_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format in which gradients are summed.")
 

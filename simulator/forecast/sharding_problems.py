@@ -18,6 +18,7 @@ def sharding_problems(scenario: Scenario) -> Iterator[str]:
         if name in training.model_fields_set and zero not in stages:
             allowed = " or ".join(map(str, stages))
             yield f"training.{name}: zero {zero} has no such settings; leave it out, or zero {allowed}"
+    yield from _post_forward(scenario)
     if zero in (0, 2) and training.float8 is not None:
         yield f"training.float8: casts of weights are not simulated under zero {zero}; allowed: zero 1 or 3"
     if zero == 0:
@@ -30,6 +31,26 @@ def sharding_problems(scenario: Scenario) -> Iterator[str]:
     if zero == 2:
         yield from _degrees(scenario, "DeepSpeed's ZeRO-2", "dp_replicate")
         yield from _flat_share(training)
+
+
+def _post_forward(scenario: Scenario) -> Iterator[str]:
+    """A number of ranks that does not part the groups which parameters are sharded over."""
+    kept, split = scenario.training.fsdp.reshard_after_forward, scenario.parallel
+    if isinstance(kept, bool):
+        return
+    where = "training.fsdp.reshard_after_forward"
+    if scenario.training.zero != 3:
+        yield f"{where}: found {kept}, but zero {scenario.training.zero} reshards nothing; allowed: zero 3"
+        return
+    shards, ways = split.dp_shard * split.cp, f"dp_shard({split.dp_shard}) * cp({split.cp})"
+    if shards % kept or kept >= shards:
+        near = [n for n in range(2, shards) if shards % n == 0]
+        nearest = min(near, key=lambda n: abs(n - kept)) if near else "true"
+        yield f"{where}: found {kept}, which is no part of {ways} = {shards} ranks; nearest: {nearest}"
+        return
+    experts = shards * split.tp // (split.ep * split.etp)
+    if experts > kept and experts % kept:
+        yield f"{where}: found {kept}, which does not part the {experts} ranks that share each expert's parameters"
 
 
 def _degrees(scenario: Scenario, system: str, other_data_axis: str) -> Iterator[str]:

@@ -27,6 +27,8 @@ class Mesh:
     cp: int = 1
     pp: int = 1
     etp: int = 1
+    post_forward: int = 1
+    """Consecutive ranks among which FSDP2 leaves parameters sharded between forward and backward; 1: no such groups."""
 
     def __post_init__(self) -> None:
         """Refuse degrees that are not positive and expert degrees that do not divide what they borrow from."""
@@ -81,7 +83,7 @@ class Mesh:
         replica = rank // self.replica_ranks
         tensor = rank % self.tp
         expert_shard, expert_tensor = within // (self.etp * self.ep), within % self.etp
-        return {
+        whole = {
             "tp": rank // self.tp,
             "cp": rank // (self.tp * self.cp) * self.tp + tensor,
             "dp_shard": replica * self.tp + tensor,
@@ -90,6 +92,18 @@ class Mesh:
             "efsdp": (replica * self.ep + self.expert_rank()) * self.etp + expert_tensor,
             "etp": rank // self.etp,
         }
+        places = {"dp_shard": (within // self.tp, self.fsdp), "efsdp": (expert_shard, self.efsdp)}
+        parts = {
+            within_axis(axis): whole[axis] * (ranks // self.post_forward) + place // self.post_forward
+            for axis, (place, ranks) in places.items()
+            if 1 < self.post_forward < ranks
+        }
+        return whole | parts
 
     def _within(self) -> RankVector:
         return np.arange(self.stage_ranks) % self.replica_ranks
+
+
+def within_axis(axis: str) -> str:
+    """Name of the axis that parts of the groups along *axis* lie along."""
+    return f"{axis} part"

@@ -78,7 +78,8 @@ class DataParallel:
         width = self._job.gathered_bytes
         forward = sum(2 * width * (g.layers + g.ends) * g.sharded for g in groups) * self._copy_s * fully
         backward = np.zeros_like(forward)
-        twice = 2 if self._job.reshard_after_forward else 1
+        # A second gather from parts that were kept nearby may cost next to nothing.
+        twice = 2 if self._job.reshard_after_forward and self._job.mesh.post_forward == 1 else 1
         gathers, reductions = np.zeros_like(forward), np.zeros_like(forward)
         busy = np.zeros((len(self._job.cluster.levels), *forward.shape))
         for g in groups:

@@ -80,4 +80,12 @@ def data_parallel(
         trained, largest, ranks = sum(sizes), max(sizes, default=0), job.mesh.fsdp
         return Zero2(emitter, costs, network, job.buckets, late=late, trained=trained, largest=largest, ranks=ranks)
     scaled = [share.shard for group in layout.groups for share in group.trained if share.width == 1]
-    return Fsdp(emitter, costs, network, stored_bytes=stored, reduce_bytes=job.reduce_bytes, scaled_shards=scaled)
+    return Fsdp(
+        emitter,
+        costs,
+        network,
+        stored_bytes=stored,
+        reduce_bytes=job.reduce_bytes,
+        scaled_shards=scaled,
+        post_forward_ranks=job.mesh.post_forward,
+    )

@@ -23,6 +23,7 @@ from simulator.parallel.sharding import ShardGroup
 from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.network import Network, Transfer
+from simulator.program.post_forward import PostForward
 from simulator.program.unit import Unit
 
 GATHER = "fsdp_gather"
@@ -46,6 +47,7 @@ class Fsdp:
         stored_bytes: int,
         reduce_bytes: int,
         scaled_shards: Sequence[int] = (),
+        post_forward_ranks: int = 1,
     ) -> None:
         self._emitter = emitter
         self._costs = costs
@@ -53,6 +55,7 @@ class Fsdp:
         self._stored_bytes = stored_bytes
         self._reduce_bytes = reduce_bytes
         self._scaled_shards = scaled_shards
+        self._post_forward = PostForward(emitter, costs, post_forward_ranks)
         self._transfers: dict[tuple[str, str, float], Transfer | None] = {}
         self._gathers: dict[str, dict[int, str]] = {}
         self._spent: list[str] = []
@@ -73,7 +76,7 @@ class Fsdp:
         ready = self._copy_in(unit, ahead=ahead)
         for group in self._copied(unit):
             size = float(group.gathered_bytes)
-            transfer = self._ring("all_gather", group.axis, size)
+            transfer = self._ring("all_gather", self._post_forward.axis(group), size)
             if transfer is not None:
                 name = f"all-gather {group.name}"
                 label = f"{name} {self._emitter.last + 1}"
@@ -110,10 +113,13 @@ class Fsdp:
         ]
         position = self._emitter.compute(f"copy-out {unit.name}", "split_copy", copy, allocates=parameters)
         self._emitter.release(*done)
+        self._post_forward.drop(groups)
         self._last_copy_out = (position,)
 
     def reshard(self, unit: Unit) -> None:
-        """Free the unsharded parameters of *unit* after the task written last."""
+        """Free the unsharded parameters of *unit* after the task written last, in forward but for parts of them."""
+        if self._emitter.phase == "forward":
+            self._post_forward.keep(self._copied(unit))
         keys = (f"unsharded.{group.name}" for group in self._copied(unit))
         self._emitter.release(*(key for key in keys if self._emitter.holds(key)))
         self._gathers.pop(unit.name, None)
@@ -239,9 +245,12 @@ class Fsdp:
         groups = [group for group in self._copied(unit) if group.ranks > 1]
         if not groups:
             return self._last_copy_out
-        owned = sum(group.gathered_bytes / group.ranks for group in groups)
+        parts = [group for group in groups if self._post_forward.holds(group)]
+        shards = [group for group in groups if not self._post_forward.holds(group)]
+        owned = sum(group.gathered_bytes / group.ranks for group in shards)
+        owned += sum(self._post_forward.part_bytes(group) for group in parts)
         copy = self._costs.price(Kernel("split_copy", 0.0, 2.0 * owned, launches=len(groups)))
-        recast = [share for group in groups for share in group.recast(self._stored_bytes)]
+        recast = [share for group in shards for share in group.recast(self._stored_bytes)]
         if recast:
             traffic = sum((self._stored_bytes + share.width) * share.shard for share in recast)
             copy += self._costs.price(Kernel("cast_down", 0.0, float(traffic)))
@@ -254,7 +263,8 @@ class Fsdp:
 
     def _cast_bytes(self, group: ShardGroup) -> float:
         """What the shards of trained parameters take in the format of the gather, where that is not their own."""
-        return float(sum(share.shard * share.width for share in group.recast(self._stored_bytes)))
+        recast = () if self._post_forward.holds(group) else group.recast(self._stored_bytes)
+        return float(sum(share.shard * share.width for share in recast))
 
     def _is_copied(self, group: ShardGroup) -> bool:
         """Whether the parameters are not simply resident as they are computed with."""
