@@ -40,6 +40,8 @@ class Level:
     """Memory to memory, one way, for a small message between two of them."""
     share: float
     """Of the link rate that large point-to-point transfers attain."""
+    ring_share: float
+    """The same of rings and trees between nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +127,13 @@ def _scale_up(node: Node) -> list[Level]:
         peer_bandwidth_bytes_per_s=links.peer_bandwidth.value,
         latency_s=links.latency.value,
         share=share,
+        ring_share=share,
     )
     beyond = links.beyond_node
     if beyond is None:
         return [inner]
     rate = beyond.bandwidth.value
-    return [inner, Level("super_node", "switch", links.domain, rate, rate, beyond.latency.value, share)]
+    return [inner, Level("super_node", "switch", links.domain, rate, rate, beyond.latency.value, share, share)]
 
 
 def _scale_out(node: Node, fabric: Fabric) -> list[Level]:
@@ -149,4 +152,6 @@ def _tier_level(node: Node, nic: Nic, fabric: Fabric, tier: Tier) -> Level:
     rate = min(nic.bandwidth.value, port) / narrowing
     hop_s = fabric.hop_latency.value if fabric.hop_latency else 0.0
     latency_s = nic.latency.value + tier.hops * hop_s
-    return Level(tier.name, tier.kind, tier.nodes * node.accelerators, rate, rate, latency_s, nic.share.value)
+    share = nic.share.value
+    ring_share = nic.ring_share.value if nic.ring_share else share
+    return Level(tier.name, tier.kind, tier.nodes * node.accelerators, rate, rate, latency_s, share, ring_share)

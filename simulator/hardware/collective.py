@@ -53,6 +53,10 @@ class Formula(Record):
         """How far to trust the rate."""
         return self.share.grade
 
+    def without_switch(self) -> Formula:
+        """As a part of a larger collective, which links and not switches reduce."""
+        return self
+
     @property
     def best_share(self) -> float:
         """The most that a group of any size attains."""
@@ -140,6 +144,11 @@ class Timed(Record):
     def grade(self) -> Grade:
         """How far to trust it."""
         return "scaled" if self.scaled else self.runs[-1].grade
+
+    def without_switch(self) -> Timed:
+        """The runs that links and not switches reduced; all, where there are no others."""
+        runs = tuple(run for run in self.runs if run.algorithm != "nvls")
+        return self.model_copy(update={"runs": runs or self.runs})
 
     @property
     def best_share(self) -> float:

@@ -37,6 +37,8 @@ class ScaleUp(Record):
     """The part whose timings, measured/PART/collectives.yaml, say what collectives attain."""
     collectives: dict[Operation, Formula | Timed] = Field(default_factory=dict)
     """What the timings do not tell, or tell wrongly of this node: these go first."""
+    in_switch: Figure[Share] | None = None
+    """Bus bandwidth over link rate of large all-reduces that the switch itself reduces (NVLS); None: it does not."""
     compute_taken: Figure[Share]
     """Share of compute that a collective takes while it runs: its channels occupy compute units and memory rate."""
 
@@ -55,7 +57,9 @@ class Nic(Record):
 
     bandwidth: Figure[BytesPerSecond]
     share: Figure[Share]
-    """Attained by large transfers."""
+    """Attained by large transfers from one accelerator to many."""
+    ring_share: Figure[Share] | None = None
+    """Attained by a library's rings and trees, where one port feeds one other; None: as much as any transfer."""
     latency: Figure[Seconds]
     """Memory to memory between two ports, without switches."""
 

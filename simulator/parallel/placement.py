@@ -28,6 +28,19 @@ class Spread:
     within: npt.NDArray[np.int64]
     """Members in the same domain as oneself, [levels, behaviours]; the outermost level holds all."""
 
+    def port_loads(self, passed: Loads) -> Loads:
+        """Bytes on ports, [levels, behaviours], where each member passes on *passed* bytes.
+
+        The m members of a domain do so through as many ports, each with 1 / m of what leaves the domain. Levels that
+        the group does not reach carry nothing.
+        """
+        loads = np.zeros(self.within.shape)
+        inside = np.ones_like(self.size)
+        for level, members in enumerate(self.within):
+            loads[level] = np.where(members > inside, passed / inside, 0.0)
+            inside = members
+        return loads
+
 
 def members_within(
     group: npt.NDArray[np.int64], domain_sizes: Sequence[int], first_rank: int = 0
@@ -63,22 +76,6 @@ class Placement:
             within = np.stack(members_within(group, self.domain_sizes, self.first_rank))[:, own]
             self._spreads[axis] = Spread(np.bincount(group)[group][own], within)
         return self._spreads[axis]
-
-    def ring_loads(self, axis: str, gathered_bytes: float | Loads) -> Loads:
-        """Bytes per level, [levels, behaviours], of a ring all-gather or reduce-scatter of *gathered_bytes* in all.
-
-        In a ring every member passes on (n - 1) / n of the buffer. A domain with m members of the group runs m rings,
-        one through each member's port, so each port of the next level out carries 1 / m of it. Levels that the group
-        does not reach carry nothing.
-        """
-        spread = self.spread(axis)
-        passed = gathered_bytes * (spread.size - 1) / spread.size
-        loads = np.zeros(spread.within.shape)
-        inside = np.ones_like(spread.size)
-        for level, members in enumerate(spread.within):
-            loads[level] = np.where(members > inside, passed / inside, 0.0)
-            inside = members
-        return loads
 
     def shuffle_loads(self, axis: str, held_bytes: float) -> Loads:
         """Bytes per level, [levels, behaviours], of an all-to-all that spreads *held_bytes* evenly over the group.

@@ -1,7 +1,8 @@
 """Ring collectives of data parallelism for many splits at once: seconds a byte that each level is kept busy, at least.
 
-A group of n ranks that lie *stride* apart passes (n - 1) / n of a buffer. A domain of *size* accelerators holds at most
-ceil(size / stride) of them, each with a port, so that a port of the next level out carries no less than that share.
+A group of n ranks that lie *stride* apart passes (n - 1) / n of a buffer; twice in an all-reduce, unless switches
+reduce. A domain of *size* accelerators holds at most ceil(size / stride) of them, each with a port, so that a port of
+the next level out carries no less than that share.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ PerLevel = npt.NDArray[np.float64]
 
 
 def ring_busy_s(cluster: Cluster, operation: Operation, ranks: Column, stride: Column) -> PerLevel:
-    """Seconds for each byte of the whole buffer; an all-reduce passes twice."""
-    passes = 2.0 if operation == "all_reduce" else 1.0
-    passed = passes * (ranks - 1) / ranks
+    """Seconds for each byte of the whole buffer."""
+    twice = operation == "all_reduce" and cluster.node.scale_up.in_switch is None
+    passed = (2.0 if twice else 1.0) * (ranks - 1) / ranks
     busy = np.zeros((len(cluster.levels), len(ranks)))
     inside, block = np.ones_like(ranks), ranks * stride
     alike = np.ones(len(ranks), bool)
@@ -38,7 +39,9 @@ def ring_busy_s(cluster: Cluster, operation: Operation, ranks: Column, stride: C
 
 def fastest(cluster: Cluster, level: Level, operation: Operation) -> float:
     """The most bytes a second that one accelerator moves at *level*, whatever the size of the group."""
-    collective = cluster.node.scale_up.collectives.get(operation)
+    links = cluster.node.scale_up
+    collective = links.collectives.get(operation)
     if collective is None or level.kind not in SCALE_UP_KINDS:
-        return level.bandwidth_bytes_per_s * level.share
-    return level.bandwidth_bytes_per_s * collective.best_share
+        return level.bandwidth_bytes_per_s * max(level.share, level.ring_share)
+    in_switch = links.in_switch.value if links.in_switch and operation == "all_reduce" else 0.0
+    return level.bandwidth_bytes_per_s * max(collective.best_share, in_switch)

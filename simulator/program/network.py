@@ -1,9 +1,11 @@
 """Prices of collectives: the busiest link sets the time, small messages pay latency.
 
-    seconds = start + steps * latency + max over levels of bytes / (rate * attained share)
+    seconds = latency + max over levels of bytes / (rate * attained share)
 
-Bytes per level come from where the group's members lie (`parallel/placement.py`), rates from the fabric. What
-concurrent collectives take from each other is left to the engine, which is told how busy each level's links are kept.
+Inside a node both come from the library's timings. Between nodes the library's algorithms are set side by side and the
+one that ends first is taken, as the library does (`algorithms/`). Bytes per level come from where the group's members
+lie (`parallel/placement.py`), rates from the fabric. What concurrent collectives take from each other is left to the
+engine, which is told how busy each level's links are kept.
 """
 
 from __future__ import annotations
@@ -15,14 +17,19 @@ import numpy.typing as npt
 
 from simulator.engine.task import Collective
 from simulator.hardware.cluster import Cluster, Level
-from simulator.hardware.collective import Formula, Operation, Timed, passes
+from simulator.hardware.collective import Formula, Operation, Timed
 from simulator.model.operator import Collective as LayerCollective
 from simulator.parallel.mesh import Mesh
-from simulator.parallel.placement import Placement
+from simulator.parallel.placement import Placement, Spread
+from simulator.program.algorithms import Group, soonest
 
 Amounts = npt.NDArray[np.float64]
 SCALE_UP_KINDS = frozenset({"switch", "mesh"})
 """Levels made of the node's own fast links, as opposed to ports into a scale-out fabric."""
+PCIE_BYTES_PER_S = 64e9
+"""Of PCIe 5.0 x16: scale-up links that are no faster are taken to be PCIe."""
+LARGE_BYTES = 1e9
+"""A message whose latency does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,8 @@ class Transfer:
     """Time alone of each behaviour, from the moment its group is complete."""
     collective: Collective
     grade: str
+    algorithms: tuple[str, ...] = ()
+    """What the library chose, where it has a choice: of all groups, in order of name."""
 
 
 class Network:
@@ -53,15 +62,48 @@ class Network:
         spread = self._placement.spread(axis)
         if spread.size.max() <= 1:
             return None
-        rounds = passes(operation)
-        loads = rounds * self._placement.ring_loads(axis, gathered_bytes)
-        steps_s = np.zeros(len(spread.size))
-        for d in range(1, len(spread.within)):
-            domains = spread.within[d] // spread.within[d - 1]
-            steps_s = steps_s + rounds * (domains - 1) * self._cluster.levels[d].latency_s
-        latency_s = self._inner_latency_s(operation, spread.within[0], gathered_bytes) + steps_s
-        sent = rounds * gathered_bytes * (spread.size - 1) / spread.size
-        return self._priced(operation, axis, loads, latency_s, sent, gathered_bytes)
+        message = np.broadcast_to(np.asarray(gathered_bytes, float), spread.size.shape)
+        group = self._group(operation, spread, message)
+        inner = spread.within[0] >= spread.size
+        rates = self._rates(operation, spread.within, message)
+        busy_s = group.spread.port_loads(group.on_wire_bytes) / rates
+        latency_s = self._inner_latency_s(operation, spread.within[0], message)
+        names = np.where(inner, "timed", "").astype(object)
+        if not inner.all():
+            links = self._cluster.node.scale_up
+            in_switch = links.bandwidth.value * links.in_switch.value if links.in_switch else None
+            between = soonest(group, self._large_rates(group), in_switch)
+            busy_s, latency_s = np.where(inner, busy_s, between.busy_s), np.where(inner, latency_s, between.latency_s)
+            names = np.where(inner, names, between.names)
+        return self._transfer(operation, axis, busy_s, latency_s, group.on_wire_bytes, names)
+
+    def _group(self, operation: Operation, spread: Spread, message_bytes: Amounts) -> Group:
+        levels, links = self._cluster.levels, self._cluster.node.scale_up
+        inside = sum(level.kind in SCALE_UP_KINDS for level in levels)
+        reached = (spread.within >= spread.size).argmax(axis=0)
+        return Group(
+            operation,
+            message_bytes,
+            spread,
+            spread.within[inside - 1],
+            inside,
+            np.array([levels[int(d)].latency_s for d in reached]),
+            links.bandwidth.value > PCIE_BYTES_PER_S,
+            links.in_switch is not None,
+        )
+
+    def _large_rates(self, group: Group) -> Amounts:
+        """Attained bytes per second of large messages on the way between nodes, [levels, behaviours]."""
+        collective = self._scale_up_collective(group.operation)
+        alone = collective.without_switch() if collective else None
+        large = np.full(len(group.inside), LARGE_BYTES)
+        rates = []
+        for level, members in zip(self._cluster.levels, group.spread.within, strict=True):
+            if level.kind in SCALE_UP_KINDS:
+                rates.append(self._rate(level, alone, members, large))
+            else:
+                rates.append(np.full(len(members), level.bandwidth_bytes_per_s * level.ring_share))
+        return np.stack(rates)
 
     def exchange(self, sent_bytes: Amounts) -> Transfer | None:
         """An all-to-all among ep ranks; *sent_bytes* [ep, ep] from each source (row) to each destination.
@@ -77,7 +119,7 @@ class Network:
         latency_s = self._inner_latency_s("all_to_all", within[0], message) + self._reached_latency_s(within)
         place = self._placement.folding.representative % len(sent_bytes)
         away = sent_bytes.sum(axis=1) - np.diagonal(sent_bytes)
-        return self._priced("all_to_all", "ep", np.maximum(out, into), latency_s, away[place], message)
+        return self._exchanged("ep", np.maximum(out, into), latency_s, away[place], message)
 
     def shuffle(self, axis: str, held_bytes: float) -> Transfer | None:
         """An all-to-all along *axis* in which every member spreads *held_bytes* evenly over all of its group.
@@ -92,9 +134,7 @@ class Network:
             reaches = spread.within[d] > spread.within[d - 1]
             latency_s = np.where(reaches, latency_s + self._cluster.levels[d].latency_s, latency_s)
         away = held_bytes * (spread.size - 1) / spread.size
-        return self._priced(
-            "all_to_all", axis, self._placement.shuffle_loads(axis, held_bytes), latency_s, away, held_bytes
-        )
+        return self._exchanged(axis, self._placement.shuffle_loads(axis, held_bytes), latency_s, away, held_bytes)
 
     def collective(self, asked: LayerCollective, size: float | Amounts) -> Transfer | None:
         """A collective of the layer's operators, of *size* bytes in all; None where its groups have one member."""
@@ -113,7 +153,7 @@ class Network:
         nearer = np.concatenate([np.ones((1, len(spread.size)), np.int64), within[:-1]])
         loads = size * (within - nearer) / spread.size
         latency_s = self._inner_latency_s("all_to_all", within[0], size) + self._reached_latency_s(within)
-        return self._priced("all_to_all", axis, loads, latency_s, size * (spread.size - 1) / spread.size, size)
+        return self._exchanged(axis, loads, latency_s, size * (spread.size - 1) / spread.size, size)
 
     def _reached_latency_s(self, within: npt.NDArray[np.int64]) -> Amounts:
         """Latency of the levels beyond the innermost domain that a group reaches, [behaviours]."""
@@ -170,20 +210,22 @@ class Network:
             grade=self._grade("all_to_all", busy_s),
         )
 
-    def _priced(
+    def _exchanged(
+        self, axis: str, loads: Amounts, latency_s: Amounts, sent_bytes: Amounts, message_bytes: float | Amounts
+    ) -> Transfer:
+        rates = self._rates("all_to_all", self._placement.spread(axis).within, message_bytes)
+        return self._transfer("all_to_all", axis, loads / rates, latency_s, sent_bytes)
+
+    def _transfer(
         self,
         operation: Operation,
         axis: str,
-        loads: Amounts,
+        busy_s: Amounts,
         latency_s: Amounts,
         sent_bytes: Amounts,
-        message_bytes: float | Amounts,
+        algorithms: npt.NDArray[np.object_] | None = None,
     ) -> Transfer:
-        within = self._placement.spread(axis).within
-        levels = self._cluster.levels
-        rates = [self._rate(level, operation, within[d], message_bytes) for d, level in enumerate(levels)]
-        busy_s = loads / np.stack(rates)
-        groups = self._placement.folding.groups[axis]
+        levels, groups = self._cluster.levels, self._placement.folding.groups[axis]
         alone_s = _slowest_of_group(busy_s.max(axis=0), groups) + latency_s
         return Transfer(
             kind=operation,
@@ -195,21 +237,29 @@ class Network:
                 wire_bytes=np.asarray(sent_bytes, np.float64),
             ),
             grade=self._grade(operation, busy_s),
+            algorithms=() if algorithms is None else tuple(sorted(set(algorithms.tolist()))),
         )
 
+    def _rates(self, operation: Operation, within: npt.NDArray[np.int64], message_bytes: float | Amounts) -> Amounts:
+        collective = self._scale_up_collective(operation)
+        levels = enumerate(self._cluster.levels)
+        return np.stack([self._rate(level, collective, within[d], message_bytes) for d, level in levels])
+
     def _rate(
-        self, level: Level, operation: Operation, members: npt.NDArray[np.int64], message_bytes: float | Amounts
+        self,
+        level: Level,
+        collective: Formula | Timed | None,
+        members: npt.NDArray[np.int64],
+        message_bytes: float | Amounts,
     ) -> Amounts:
         """Attained bytes per second of one accelerator's ports at *level*; in a mesh, of its links to members only."""
         rate = np.full(len(members), level.bandwidth_bytes_per_s)
         if level.kind == "mesh":
             rate = np.minimum(rate, level.peer_bandwidth_bytes_per_s * np.maximum(members - 1, 1))
-        collective = self._scale_up_collective(operation)
         if collective is None or level.kind not in SCALE_UP_KINDS:
             return rate * level.share
-        return np.asarray(
-            rate * collective.share_at(members, self._cluster.node.scale_up.domain, message_bytes), np.float64
-        )
+        share = collective.share_at(members, self._cluster.node.scale_up.domain, message_bytes)
+        return np.asarray(rate * share, np.float64)
 
     def _inner_latency_s(
         self, operation: Operation, inner_members: npt.NDArray[np.int64], message_bytes: float | Amounts
