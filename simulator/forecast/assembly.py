@@ -17,7 +17,7 @@ from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.library import build_cluster, load_fabric, load_node
-from simulator.model.architecture import Architecture, GroupedAttention
+from simulator.model.architecture import Architecture, GroupedAttention, MixtureOfExperts
 from simulator.model.config import read_architecture
 from simulator.model.context import context_problems
 from simulator.model.operator import Workload
@@ -28,8 +28,10 @@ from simulator.parallel.folding import Folding, apart, fold
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
 from simulator.program.buckets import Buckets
+from simulator.program.expert_load import node_members
 from simulator.program.image_load import ImageLoad
 from simulator.program.job import Job
+from simulator.program.network import scale_up_domain
 from simulator.program.optimizer import Optimizer
 from simulator.program.trained import Trained
 from simulator.routing.outcome import Outcome
@@ -55,6 +57,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     cluster = _cluster(scenario, folder)
     problems = refused or [
         *_problems(scenario, architecture),
+        *_exchange_problems(scenario, architecture, scale_up_domain(cluster)),
         *float8_problems(scenario, architecture, cluster.accelerator),
     ]
     if problems:
@@ -96,9 +99,25 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         prefetch=training.fsdp.prefetch,
         recompute=recompute_of(training),
         loss=training.loss,
+        exchange=training.exchange,
         routing=_routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators),
         images=images,
     )
+
+
+def _exchange_problems(scenario: Scenario, architecture: Architecture, domain: int) -> Iterator[str]:
+    way, split = scenario.training.exchange, scenario.parallel
+    if way == "all_to_all":
+        return
+    parts = [layer.feed_forward for layer in architecture.moe_layers()]
+    if any(isinstance(part, MixtureOfExperts) and part.zero_experts for part in parts):
+        yield f"training.exchange: found {way}, and some experts return their input unsent; allowed: all_to_all"
+    group = split.ep * split.etp
+    if not node_members(Mesh(dp_shard=group, ep=split.ep, etp=split.etp), domain):
+        yield (
+            f"training.exchange: found {way}, but ep {split.ep} x etp {split.etp} = {group} ranks lie unevenly in "
+            f"domains of {domain} accelerators; allowed: all_to_all, or a divisor or multiple of {domain}"
+        )
 
 
 def micro_batches(scenario: Scenario) -> int:

@@ -209,6 +209,13 @@ class Training(Section):
             "exchanged for sequence (Ulysses); ring: keys and values passed on beside the attention to those there."
         ),
     )
+    exchange: Literal["all_to_all", "deduplicated", "hierarchical"] = Field(
+        "all_to_all",
+        description=(
+            "How rows find their experts. all_to_all: each row by itself; deduplicated: a token once to each rank; "
+            "hierarchical: once to each node, and over the links inside to its ranks (DeepEP)."
+        ),
+    )
     sequence_parallel: bool = Field(
         True, description="With tp: norms and residuals on a share of the tokens; False: on all, with all-reduces."
     )

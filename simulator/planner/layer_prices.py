@@ -226,7 +226,7 @@ class LayerPrices:
         gathered = 1
         for number, one in enumerate(routed):
             operator, again = one.operator, one.runs and number < last
-            load = LayerLoad((rows * gathered).reshape(len(indices) * ep, -1), np.zeros((1, 1)))
+            load = LayerLoad((rows * gathered).reshape(len(indices) * ep, -1), np.zeros((1, 1)), np.zeros((1, 1)))
             bare = replace(operator, forward_collectives=(), backward_collectives=())
             # A gather or scatter of rows takes the fullest rank at least as long as one of the mean rank's.
             mean = float(rows.mean(axis=(0, 1)).sum()) * gathered
@@ -238,14 +238,15 @@ class LayerPrices:
             stretch.operator(step, moves, moves_back, again=again)
             if one.loose and operator.name != "combine":
                 stretch.result(step)
-            if operator.name in EXCHANGES and ep > 1:
+            # What other ways of exchange carry at least is not known without every token's choice.
+            if operator.name in EXCHANGES and ep > 1 and self._job.exchange == "all_to_all":
                 least = min(operator.payload_bytes, operator.backward_payload_bytes)
                 stretch.exchange(exchange.busy_s(rows.sum(axis=2), least), again=again)
             for asked in operator.forward_collectives:
                 if asked.axis == "etp":
                     gathered = etp if asked.operation == "all_gather" else 1
         for copy in copies:
-            load = LayerLoad(rows.reshape(len(indices) * ep, -1), np.zeros((1, 1)))
+            load = LayerLoad(rows.reshape(len(indices) * ep, -1), np.zeros((1, 1)), np.zeros((1, 1)))
             stretch.copy(pricer.step(copy, adapters, load))
         return stretch.passes()
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
+from simulator.program.exchanges import exchanges, mix_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class LayerLoad:
     """Rows of each of its experts on each behaviour: [behaviours, experts on the rank]."""
     sent_rows: npt.NDArray[np.float64]
     """Rows from each ep rank (row) to each ep rank (column)."""
+    wire_rows: npt.NDArray[np.float64]
+    """Those that the exchange carries: fewer where it sends a token once for several experts, more where it relays."""
 
     @property
     def total_rows(self) -> npt.NDArray[np.int64]:
@@ -39,8 +42,30 @@ class LayerLoad:
         return float(self.sent_rows[0].sum())
 
 
-def layer_load(rows: npt.NDArray[np.int64], mesh: Mesh, folding: Folding) -> LayerLoad:
-    """The load of one MoE layer whose experts receive *rows* [ep ranks, experts on the rank] from one ep group."""
+def layer_load(
+    rows: npt.NDArray[np.int64],
+    mesh: Mesh,
+    folding: Folding,
+    exchange: str = "all_to_all",
+    top_k: int = 1,
+    domain: int = 1,
+) -> LayerLoad:
+    """The load of one MoE layer whose experts receive *rows* [ep ranks, experts on the rank] from one ep group.
+
+    *exchange* names a file of `exchanges/`; *top_k* experts a token and accelerators of a scale-up *domain* say what it
+    saves and where.
+    """
     place = mesh.expert_rank()[folding.representative]
     sent = np.broadcast_to(rows.sum(axis=1) / mesh.ep, (mesh.ep, mesh.ep))
-    return LayerLoad(rows[place], sent)
+    if exchange == "all_to_all" or mesh.ep == 1:
+        return LayerLoad(rows[place], sent, sent)
+    members = node_members(mesh, domain)
+    return LayerLoad(rows[place], sent, exchanges()[exchange](mix_of(rows, top_k, members)))
+
+
+def node_members(mesh: Mesh, domain: int) -> int:
+    """Ranks of an expert-parallel group that share a domain of *domain* accelerators; 0 where they lie unevenly."""
+    group = mesh.ep * mesh.etp
+    if domain % group == 0:
+        return mesh.ep
+    return domain // mesh.etp if group % domain == 0 and domain % mesh.etp == 0 else 0

@@ -46,6 +46,8 @@ class Job:
     prefetch: int
     recompute: Recompute
     loss: Loss
+    exchange: str
+    """How rows find their experts: a file of `exchanges/`."""
     routing: Outcome | None
     """Rows of every expert slot in one micro-batch, and where the experts are; None without experts."""
     images: ImageLoad | None = None

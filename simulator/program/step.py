@@ -160,7 +160,7 @@ class Pricer:
         """Transfers of one direction: dispatch sends rows to their experts, combine brings them home, and back."""
         found: list[Transfer | None] = []
         if operator.name in EXCHANGES and load is not None:
-            sent = load.sent_rows * (operator.backward_payload_bytes if back else operator.payload_bytes)
+            sent = load.wire_rows * (operator.backward_payload_bytes if back else operator.payload_bytes)
             homeward = (operator.name == "combine") != back
             found.append(self._network.exchange(sent.T if homeward else sent))
         routed = load is not None and operator.rows == "routed"

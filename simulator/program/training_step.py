@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
-from simulator.model.architecture import Layer
+from simulator.model.architecture import Layer, MixtureOfExperts
 from simulator.model.operator import Operator
 from simulator.model.parameters import (
     embedding_parameters,
@@ -26,7 +26,7 @@ from simulator.program.image_code import ImageCode, image_code
 from simulator.program.job import Job
 from simulator.program.layer_code import LayerCode, Rerun
 from simulator.program.layout import lay_out
-from simulator.program.network import Network
+from simulator.program.network import Network, scale_up_domain
 from simulator.program.optimizers import rules
 from simulator.program.schedules import enough, schedules
 from simulator.program.stage import PredictionCode, StageCode, StageProgram, StageWriter
@@ -195,5 +195,9 @@ def _expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:
     for layer in (*job.layers_of(stage), *modules):
         if layer.index in numbers:
             assert job.routing is not None
-            loads[layer.index] = layer_load(job.routing.rows[0, numbers[layer.index]], job.mesh, job.folding)
+            rows = job.routing.rows[0, numbers[layer.index]]
+            top_k = layer.feed_forward.top_k if isinstance(layer.feed_forward, MixtureOfExperts) else 1
+            loads[layer.index] = layer_load(
+                rows, job.mesh, job.folding, job.exchange, top_k, scale_up_domain(job.cluster)
+            )
     return loads

@@ -1,0 +1,47 @@
+"""Ways of the rows to their experts: which rank sends how many to which. One file each, found by its NAME.
+
+The network prices what they send; a way says nothing of links.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.routing.coverage import reach
+
+Rows = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What a rank's tokens want; every rank's want the same."""
+
+    tokens: float
+    """Of one rank."""
+    wanted: Rows
+    """Rows for each expert-parallel rank, one for every expert that a token chose, [ep]."""
+    reached: Rows
+    """Chance that a token has an expert on each rank, [ep]."""
+    entered: Rows
+    """Chance that it has one in each node, [nodes]."""
+
+
+def mix_of(rows: npt.NDArray[np.int64], top_k: int, members: int) -> Mix:
+    """The mix behind *rows* [ep, experts on the rank] of an expert-parallel group with *members* ranks in each node."""
+    ranks, popularity = len(rows), rows.astype(np.float64)
+    reached, entered = reach(popularity, top_k), reach(popularity.reshape(ranks // members, -1), top_k)
+    return Mix(rows.sum() / top_k / ranks, popularity.sum(axis=1) / ranks, reached, entered)
+
+
+@cache
+def exchanges() -> dict[str, Callable[[Mix], Rows]]:
+    """All ways by name: rows from each rank (row) to each rank (column), [ep, ep], its own on the diagonal."""
+    modules = [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    return {module.NAME: module.sent for module in modules}

@@ -1,0 +1,14 @@
+"""Every token once to each rank that holds experts of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.program.exchanges import Mix, Rows
+
+NAME = "deduplicated"
+
+
+def sent(mix: Mix) -> Rows:
+    """On the way home the rank has summed what its experts made of the token."""
+    return np.broadcast_to(mix.tokens * mix.reached, (len(mix.reached), len(mix.reached)))

@@ -1,0 +1,56 @@
+"""Ways of rows to their experts: two nodes of two ranks with two experts each, two choices a token, by hand."""
+
+import numpy as np
+import pytest
+
+from simulator.parallel.folding import apart
+from simulator.parallel.mesh import Mesh
+from simulator.program.exchanges import exchanges, mix_of
+from simulator.program.expert_load import layer_load, node_members
+
+EVEN = np.full((4, 2), 14)
+"""Rows of 8 experts on 4 ranks, of 14 tokens a rank: 56 tokens, 112 rows."""
+RANK = 1 - (6 * 5) / (8 * 7)
+"""A token misses both experts of a rank when it chooses among the other six."""
+NODE = 1 - (4 * 3) / (8 * 7)
+
+
+def test_what_a_token_reaches():
+    mix = mix_of(EVEN, 2, 2)
+    assert (mix.tokens, mix.wanted.tolist()) == (14, [7, 7, 7, 7])
+    assert mix.reached == pytest.approx([RANK] * 4)
+    assert mix.entered == pytest.approx([NODE] * 2)
+
+
+def test_every_row_by_itself():
+    assert exchanges()["all_to_all"](mix_of(EVEN, 2, 2)).tolist() == [[7] * 4] * 4
+
+
+def test_once_to_each_rank():
+    assert exchanges()["deduplicated"](mix_of(EVEN, 2, 2)) == pytest.approx(np.full((4, 4), 14 * RANK))
+
+
+def test_once_to_each_node_and_on_from_there():
+    sent = exchanges()["hierarchical"](mix_of(EVEN, 2, 2))
+    over, on = 14 * NODE, 2 * 14 * RANK
+    assert sent == pytest.approx(np.array([[on, on, over, 0], [on, on, 0, over], [over, 0, on, on], [0, over, on, on]]))
+
+
+def test_a_group_inside_a_node_is_deduplicated():
+    mix = mix_of(EVEN, 2, 4)
+    assert exchanges()["hierarchical"](mix) == pytest.approx(exchanges()["deduplicated"](mix))
+
+
+def test_ranks_compute_the_same_rows_whatever_the_way():
+    mesh = Mesh(dp_shard=4, ep=4)
+    plain, relayed = (
+        layer_load(EVEN, mesh, apart(mesh.groups(), 4), way, 2, 2) for way in ("all_to_all", "hierarchical")
+    )
+    assert np.array_equal(plain.rows, relayed.rows)
+    assert plain.own_rows == relayed.own_rows == 28
+    assert plain.wire_rows.sum(axis=1).tolist() == [28] * 4
+
+
+@pytest.mark.parametrize(("ep", "etp", "members"), [(4, 1, 4), (8, 1, 8), (16, 1, 8), (8, 2, 4), (12, 1, 0), (4, 3, 0)])
+def test_ranks_of_a_group_in_a_domain_of_eight(ep, etp, members):
+    assert node_members(Mesh(dp_shard=ep * etp, ep=ep, etp=etp), 8) == members
