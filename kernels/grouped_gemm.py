@@ -17,19 +17,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.device import multiprocessors
 
-WEIGHTS_TILES = {
-    32: ((32, 64, 128), {"num_warps": 4, "num_stages": 2}),
-    128: ((64, 128, 128), {"num_warps": 4, "num_stages": 2, "maxnreg": 168}),
-    None: ((64, 128, 128), {"num_warps": 4, "num_stages": 3}),
-}
-"""(rows, K and N of a tile of the gradient of weights, launch options) up to so many mean rows of an expert.
-
-Few rows are bound by writing the gradient: small tiles and few stages let more programs share a multiprocessor.
-"""
 GROUPED_TILES = 8
 """Row tiles that share a column of weights while it is in the cache."""
 FEW_ROWS = 96
 """Mean rows of an expert below which small tiles waste less than large ones gain."""
+HARDLY_ANY_ROWS = 32
+"""Mean rows up to which the gradient of weights is bound by writing it: more programs must share a multiprocessor."""
 
 
 @triton.jit
@@ -66,24 +59,24 @@ def _rows_kernel(x_desc, w_desc, y_ptr, ends_ptr, E, N, K, TRANSPOSED: tl.conste
 
 
 @triton.jit
-def _by_rows(ends_ptr, place, E, EXPERTS: tl.constexpr):
-    """The expert in this place when the one of most rows is the first: what takes longest starts first."""
+def _order_kernel(ends_ptr, order_ptr, E, EXPERTS: tl.constexpr):
+    """Experts by rows, the one of most rows first: what takes longest is started first."""
     e_E = tl.arange(0, EXPERTS)
-    end_E = tl.load(ends_ptr + e_E, mask=e_E < E, other=-1)
-    rows_E = tl.where(e_E < E, end_E - tl.load(ends_ptr + e_E - 1, mask=(e_E > 0) & (e_E < E), other=0), -1)
-    before_EE = (rows_E[None, :] > rows_E[:, None]) | (
-        (rows_E[None, :] == rows_E[:, None]) & (e_E[None, :] < e_E[:, None])
-    )
-    return tl.sum(tl.where(tl.sum(before_EE.to(tl.int32), 1) == place, e_E, 0), 0)
+    end_E = tl.load(ends_ptr + e_E, mask=e_E < E, other=0)
+    rows_E = end_E - tl.load(ends_ptr + e_E - 1, mask=(e_E > 0) & (e_E < E), other=0)
+    more_EE = rows_E[None, :] > rows_E[:, None]
+    same_EE = (rows_E[None, :] == rows_E[:, None]) & (e_E[None, :] < e_E[:, None])
+    place_E = tl.sum(((more_EE | same_EE) & (e_E < E)[None, :]).to(tl.int32), 1)
+    tl.store(order_ptr + place_E, e_E, mask=e_E < E)
 
 
 @triton.jit
-def _weights_kernel(x_desc, dy_desc, dw_desc, ends_ptr, E, N, K, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr,
-                    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+def _weights_kernel(x_desc, dy_desc, dw_desc, ends_ptr, order_ptr, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+                    BLOCK_K: tl.constexpr):  # fmt: skip
     """dw_e = x^T dy over the rows of expert e: zeros where it has none."""
     tiles_k = tl.cdiv(K, BLOCK_K)
     tiles = tiles_k * tl.cdiv(N, BLOCK_N)
-    e = _by_rows(ends_ptr, tl.program_id(0) // tiles, E, EXPERTS)
+    e = tl.load(order_ptr + tl.program_id(0) // tiles)
     local = tl.program_id(0) % tiles
     k = (local % tiles_k) * BLOCK_K
     n = (local // tiles_k) * BLOCK_N
@@ -110,7 +103,9 @@ def _tile(rows: int, experts: int) -> tuple[dict[str, int], dict[str, int]]:
 
 def _weights_tile(rows: int, experts: int) -> tuple[tuple[int, int, int], dict[str, int]]:
     """(sides of a tile of the gradient of weights, launch options) for *rows* over *experts*."""
-    return next(found for most, found in WEIGHTS_TILES.items() if most is None or rows <= most * experts)
+    if rows <= HARDLY_ANY_ROWS * experts:
+        return (32, 64, 128), {"num_warps": 4, "num_stages": 2}
+    return (64, 128, 128), {"num_warps": 4, "num_stages": 3}
 
 
 def rows_product(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor, *, transposed: bool) -> torch.Tensor:
@@ -136,8 +131,9 @@ def weights_product(x_MK: torch.Tensor, dy_MN: torch.Tensor, ends_E: torch.Tenso
     sides = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
     dw_desc = TensorDescriptor.from_tensor(dw_EKN, [1, block_k, block_n])
     grid = (E * triton.cdiv(K, block_k) * triton.cdiv(N, block_n),)
-    sides["EXPERTS"] = triton.next_power_of_2(E)
-    _weights_kernel[grid](x_desc, dy_desc, dw_desc, ends_E, E, N, K, **sides, **launch)
+    order_E = torch.empty_like(ends_E)
+    _order_kernel[(1,)](ends_E, order_E, E, EXPERTS=triton.next_power_of_2(E), num_warps=1)
+    _weights_kernel[grid](x_desc, dy_desc, dw_desc, ends_E, order_E, N, K, **sides, **launch)
     return dw_EKN
 
 

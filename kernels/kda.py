@@ -73,7 +73,7 @@ def _prepare(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr
 
     KEEP writes the inverse of the chunk's system too.
     """
-    head, chunk = tl.program_id(0), tl.program_id(1)
+    head, chunk = tl.program_id(0) % H, tl.program_id(0) // H
     WIDE: tl.constexpr = w_ptr.dtype.element_ty
     start = tl.load(start_ptr + chunk)
     c_C, d_D = tl.arange(0, CHUNK), tl.arange(0, D)
@@ -233,7 +233,7 @@ def prepare(inputs: Sequence[torch.Tensor], chunks: Chunks, lower_bound: float, 
     found = Prepared(w, u, qg, kg, a, inverse, q_THD.new_empty(L, H, D, dtype=torch.float32))
     arguments = (*inputs, chunks.start_L, chunks.end_L, w, u, qg, kg, a, inverse, found.decay_LHD, H, D**-0.5)
     flags = {"D": D, "LOW": low_precision(q_THD.dtype), "KEEP": keep}
-    _prepare[(H, L)](*arguments, lower_bound * LOG2_E, **flags, **PREPARE_LAUNCH)
+    _prepare[(H * L,)](*arguments, lower_bound * LOG2_E, **flags, **PREPARE_LAUNCH)
     return found
 
 

@@ -34,7 +34,7 @@ from kernels.kda import (
 
 PART = 64
 """Rows of a chunk's state that `_local` takes at a time."""
-LOCAL_LAUNCH = {"num_warps": 4, "num_stages": 2}
+LOCAL_LAUNCH = {"num_warps": 4, "num_stages": 3}
 SCAN_COLUMNS = 64
 SCAN_LAUNCH = {"num_warps": 4, "num_stages": 4}
 
@@ -109,7 +109,7 @@ def _local(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, 
     A pair of tokens adds to the gradient of the decay at the later what it takes away at the earlier. Both are formed
     from the same rounded factors, so that the sums over tokens cancel as they would without rounding.
     """
-    head, chunk = tl.program_id(0), tl.program_id(1)
+    head, chunk = tl.program_id(0) % H, tl.program_id(0) // H
     WIDE: tl.constexpr = do_ptr.dtype.element_ty
     start = tl.load(start_ptr + chunk)
     c_C, d_D = tl.arange(0, CHUNK), tl.arange(0, D)
@@ -221,7 +221,7 @@ def kda_backward(
     known = (do_THD, found.inverse_LHCC, states, dstates, new_LHCD, dnew_LHCD)
     numbers = (H, D**-0.5, lower_bound * LOG2_E, lower_bound)
     where = (chunks.start_L, chunks.end_L)
-    _local[(H, L)](*inputs, *where, *known, *gradients, drate, dbias, *numbers, D=D, P=P, **LOCAL_LAUNCH)
+    _local[(H * L,)](*inputs, *where, *known, *gradients, drate, dbias, *numbers, D=D, P=P, **LOCAL_LAUNCH)
     return [*gradients, drate.sum((0, 2)), dbias.sum(0)], dbegin_SHDD
 
 

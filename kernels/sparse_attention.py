@@ -62,8 +62,9 @@ def _forward(q_ptr, kv_ptr, index_ptr, o_ptr, lse_ptr, H, scale_log2, J: tl.cons
              R: tl.constexpr, G: tl.constexpr, B: tl.constexpr):  # fmt: skip
     """Outputs of G heads of one query, and the log to base 2 of their sums of exponentials."""
     D: tl.constexpr = 4 * P
-    t = tl.program_id(1).to(tl.int64)
-    h_G = tl.program_id(0) * G + tl.arange(0, G)
+    groups = tl.cdiv(H, G)
+    t = (tl.program_id(0) // groups).to(tl.int64)
+    h_G = tl.program_id(0) % groups * G + tl.arange(0, G)
     here_G = h_G < H
     b_B, r_R = tl.arange(0, B), D + tl.arange(0, R)
     row_G = t * H + h_G
@@ -106,7 +107,7 @@ def sparse_forward(
     o_THD = q_THC.new_empty(T, H, latent)
     lse_TH = q_THC.new_empty(T, H, dtype=torch.float32)
     sides = {"J": J, "P": latent // 4, "R": channels - latent, "G": G, "B": min(KEYS, J)}
-    grid = (triton.cdiv(H, G), T)
+    grid = (triton.cdiv(H, G) * T,)
     _forward[grid](q_THC, kv_SC, index_TJ, o_THD, lse_TH, H, scale * LOG2_E, **sides, **LAUNCH)
     return o_THD, lse_TH
 

@@ -26,8 +26,9 @@ def _backward(q_ptr, kv_ptr, index_ptr, o_ptr, lse_ptr, do_ptr, dq_ptr, dkv_ptr,
               P: tl.constexpr, R: tl.constexpr, G: tl.constexpr, B: tl.constexpr):  # fmt: skip
     """Gradients of G heads of one query, and their share of those of its keys."""
     D: tl.constexpr = 4 * P
-    t = tl.program_id(1).to(tl.int64)
-    h_G = tl.program_id(0) * G + tl.arange(0, G)
+    groups = tl.cdiv(H, G)
+    t = (tl.program_id(0) // groups).to(tl.int64)
+    h_G = tl.program_id(0) % groups * G + tl.arange(0, G)
     b_B, p_P, r_R = tl.arange(0, B), tl.arange(0, P), D + tl.arange(0, R)
     here_G = h_G < H
     q_G, o_G = (t * H + h_G) * (D + R), (t * H + h_G) * D
@@ -82,7 +83,7 @@ def gradients(
     G = min(HEADS, triton.next_power_of_2(H))
     sides = {"J": J, "P": latent // 4, "R": channels - latent, "G": G, "B": min(KEYS, J)}
     arguments = (q_THC, kv_SC, index_TJ, o_THD, lse_TH, do_THD, dq_THC, dkv_SC, H, scale, scale * LOG2_E)
-    _backward[(triton.cdiv(H, G), T)](*arguments, **sides, **LAUNCH)
+    _backward[(triton.cdiv(H, G) * T,)](*arguments, **sides, **LAUNCH)
     return dq_THC, dkv_SC.to(kv_SC.dtype)
 
 
