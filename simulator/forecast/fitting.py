@@ -105,11 +105,11 @@ def _settings(scenario: Scenario, folder: Path) -> Iterator[Change]:
 
 
 def _selective(scenario: Scenario, folder: Path) -> Iterator[Change]:
-    """Less than full recomputation: what lies between products under FSDP2; under Megatron-LM all modules that run
-    neither the exchanges of experts nor attention again.
+    """Less than full recomputation: what lies between products under PyTorch's checkpoint; under Megatron-LM's, all
+    modules that run neither the exchanges of experts nor attention again.
     """
     training = scenario.training
-    if training.zero == 3:
+    if training.zero != 1:
         yield {"training.recompute": {"keep": "alternate_matmuls"}}
     elif training.execution == "fused":
         gathers = scenario.parallel.cp > 1 and training.context_parallel != "ring"
