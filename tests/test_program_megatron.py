@@ -16,6 +16,7 @@ from simulator.model.operators.layers import component_operators
 from simulator.program.costs import Costs
 from simulator.program.megatron import hooked_weights, unread_gradients, with_hooks, with_split
 from simulator.program.stage import StageProgram
+from simulator.program.training_step import TrainingStep
 
 LAYER = 4 * 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024
 PARAMETERS = 4 * LAYER + 2 * 2048 * 1024 + 1024
@@ -170,3 +171,22 @@ def test_passes_that_there_is_no_reason_for_are_left_out(small: Small, override:
 def test_gradients_summed_in_bf16_are_widened_for_the_norm(small: Small) -> None:
     names = [task.name for task in program(small, "training.fsdp.reduce_dtype=bf16").tasks]
     assert names.index("widen gradients") == names.index("gradient norm") - 1
+
+
+def test_the_host_waits_for_all_that_it_has_issued_once_something_is_received(small: Small) -> None:
+    overrides = ("parallel={pp: 2, dp_shard: 8}", "training.zero=1")
+    first, second = TrainingStep(assemble_job(*small("dense", *overrides))).programs(2)
+    for stage, way in ((first, "receive backward"), (second, "receive forward")):
+        received = [i for i, task in enumerate(stage.tasks) if task.name == way]
+        assert len(received) == 2
+        for position in received:
+            after = stage.tasks[position + 1]
+            assert (after.name, after.stream, after.duration_ns, after.blocks_host) == (
+                "synchronize",
+                "compute",
+                0,
+                True,
+            )
+            assert position in after.deps
+    sharded = TrainingStep(assemble_job(*small("dense", *overrides, "training.zero=3"))).programs(2)[1]
+    assert "synchronize" not in {task.name for task in sharded.tasks}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from simulator.engine.task import Allocation, Task
+from simulator.program.costs import Priced
 from simulator.program.data_parallel import DataParallel
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.expert_load import LayerLoad
@@ -192,7 +193,8 @@ class StageWriter:
     def _pass_on(self, direction: str, micro_batch: int, boundary: int) -> None:
         """Move activations (forward) or their gradients (backward) over the *boundary* behind the stage of that number.
 
-        The receiving stage's compute stream waits for them; sends go on beside compute.
+        The receiving stage's compute stream waits for them; sends go on beside compute. Megatron-LM's host waits too,
+        for all that it has issued (`batch_p2p_sync`, on by default).
         """
         if not 0 <= boundary < self._job.mesh.pp - 1:
             return
@@ -206,6 +208,9 @@ class StageWriter:
         position = self._emitter.transfer(f"{way} {direction}", stream, transfer.kind, transfer, deps=deps)
         if receives:
             self._emitter.await_(position)
+        if receives and self._job.zero == 1:
+            self._emitter.compute("synchronize", "synchronize", Priced(0, 0, "measured"))
+            self._emitter.block_host()
 
     def _kept_inputs(self, number: int, tag: str) -> list[Allocation]:
         """What the forward pass of a layer leaves for the backward pass beside its operators' own saved tensors."""
