@@ -219,4 +219,7 @@ def test_ranks_folded_take_as_long_as_ranks_apart(small: Small, recompute: str) 
     assert (folded["engine"]["classes"], alone["engine"]["classes"]) == (4, 16)
     assert folded["step_time_s"]["p50"] == alone["step_time_s"]["p50"]
     assert folded["time"] == pytest.approx(alone["time"], rel=1e-9)
+    for found in (folded, alone):
+        # Listed by behaviour, of which there is one a rank when they are apart.
+        found["memory"]["hbm"].pop("peaks")
     assert folded["memory"] == alone["memory"]

@@ -36,7 +36,7 @@ HELD = {
     ("megatron", STEP): (3, 0.602, 0.602),
     ("megatron", THROUGHPUT): (8, 0.174, 1.665),
     ("nemo", THROUGHPUT): (3, 0.100, 0.134),
-    ("simumax", STEP): (22, 0.053, 0.157),
+    ("simumax", STEP): (22, 0.052, 0.157),
     ("simumax", ALLOCATED): (22, 0.001, 0.008),
     ("simumax", RESERVED): (22, 0.047, 0.060),
     ("stas00", THROUGHPUT): (1, 0.071, 0.071),

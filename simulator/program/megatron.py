@@ -55,7 +55,7 @@ def with_split(operators: Iterable[Operator], attention: GroupedAttention, workl
     one = float(workload.tokens * attention.head_dim * workload.activation_bytes)
     query, value = attention.heads * one, attention.kv_heads * one
     moved = (query, value) if attention.heads > attention.kv_heads else (value,)
-    copies = tuple(Kernel("copy", 0.0, 2 * size) for size in moved)
+    copies = tuple(Kernel("transpose", 0.0, 2 * size) for size in moved)
     joined, whole = Kernel("cat", 0.0, 2 * (query + 2 * value)), query + 2 * value
     for operator in operators:
         yield operator

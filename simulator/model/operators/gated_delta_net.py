@@ -57,7 +57,7 @@ def _inner(component: GatedDeltaNet, workload: Workload) -> Iterator[Operator]:
         # q, k, v, z, beta and alpha go there as one tensor, the normed output comes back.
         yield from exchange(workload, mixed + value + 2 * component.v_heads)
         yield from _inner(share(component, workload.cp), between_exchanges(workload))
-        yield from exchange(workload, value)
+        yield from exchange(workload, value, back=True)
         return
     lane, taps, conv = token_lane(workload), component.conv_kernel, ("linear_attn.conv1d.weight",)
     yield from hand_over_edge(workload, taps - 1, mixed)

@@ -130,7 +130,7 @@ def _core(component: GroupedAttention, workload: Workload) -> Iterator[Operator]
     if exchanges_heads(workload):
         yield from exchange(workload, shape.query, shape.key, shape.value)
         yield _attention(share(component, workload.cp), between_exchanges(workload))
-        yield from exchange(workload, shape.output)
+        yield from exchange(workload, shape.output, back=True)
     elif rides_ring(workload):
         yield ring_attention(workload, shape)
     else:

@@ -83,7 +83,7 @@ def _inner(component: KimiDeltaAttention, workload: Workload) -> Iterator[Operat
         # q, k, v, decay, gate and beta go there as one tensor, the normed output comes back.
         yield from exchange(workload, 5 * width + component.heads)
         yield from _inner(share(component, workload.cp), between_exchanges(workload))
-        yield from exchange(workload, width)
+        yield from exchange(workload, width, back=True)
         return
     lane, convolutions = token_lane(workload), tuple(f"self_attn.{name}_conv1d.weight" for name in "qkv")
     yield from hand_over_edge(workload, component.conv_kernel - 1, 3 * width)

@@ -99,7 +99,7 @@ def _dense_core(component: LatentAttention, hidden: int, workload: Workload) -> 
         yield from exchange(workload, shape.query, shape.key, shape.value)
         inner = between_exchanges(workload)
         yield flash_attention(token_lane(inner), inner, _shape(share(component, workload.cp)), inner.causal_pairs)
-        yield from exchange(workload, shape.output)
+        yield from exchange(workload, shape.output, back=True)
     elif rides_ring(workload):
         yield ring_attention(workload, shape)
     else:

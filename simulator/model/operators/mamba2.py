@@ -54,7 +54,7 @@ def _inner(component: Mamba2, workload: Workload) -> Iterator[Operator]:
         groups = component.groups * component.state
         yield from exchange(workload, inner, inner, groups, groups, component.heads)
         yield from _inner(share(component, workload.cp), between_exchanges(workload))
-        yield from exchange(workload, inner)
+        yield from exchange(workload, inner, back=True)
         return
     lane = token_lane(workload)
     conv = ("mixer.conv1d.weight",) + (("mixer.conv1d.bias",) if component.conv_bias else ())
