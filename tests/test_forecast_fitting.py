@@ -77,3 +77,15 @@ def test_less_than_full_recomputation_is_tried_as_well(small: Small, kind: str, 
     found = fit(*small(kind, batch, f"training.zero={zero}", "training.loss=cut"))
     assert not found["fits"]
     assert suggested in [suggestion["change"] for suggestion in found["suggestions"]]
+
+
+def test_evening_out_images_is_suggested_where_that_suffices(small: Small) -> None:
+    # Three ranks of four see no image, the fourth eight in each of its 64 sequences.
+    counts = [0] * 3 * 64 + [8] * 64
+    asked = f"{{height: 1024, width: 1024, per_sequence: {counts}, frozen: [projector]}}"
+    large = "training.sequence_length=8192", "training.micro_batch_sequences=64", "training.global_batch_sequences=1024"
+    found = fit(*small("seeing", *large, f"training.images={asked}"))
+    assert not found["fits"]
+    suggested = [suggestion["change"] for suggestion in found["suggestions"]]
+    assert "training.images.even=true" in suggested
+    assert all("training.images.frozen=[]" in change for change in suggested if "training.lora" in change)

@@ -39,6 +39,13 @@ def test_the_summary_names_rates_cost_skew_and_provenance():
     assert "based on    60.0 % measured, 11.4 % scaled, 20.0 % datasheet, 8.6 % assumed" in text
 
 
+def test_the_summary_tells_how_unlike_images_are():
+    unlike = {"per_rank_mean": 3.9375, "per_rank_max": 16, "rank_max_over_mean": 16 / 3.9375}
+    text = "\n".join(shown(summary_table(result(images=unlike))))
+    assert "images      3.94 a rank, 16 on the fullest: 4.06 x mean" in text
+    assert "images" not in "\n".join(shown(summary_table(result())))
+
+
 def test_time_is_broken_down_largest_first_without_empty_parts():
     lines = shown(summary_table(result(compute={"gemm": 0.005, "kda": 1e-6})))
     start = next(i for i, line in enumerate(lines) if line.startswith("where the step goes"))

@@ -90,6 +90,8 @@ def _settings(scenario: Scenario, folder: Path) -> Iterator[Change]:
         yield {"training.zero": 3, "parallel.dp_replicate": 1, "parallel.dp_shard": ranks}
     if not training.fsdp.reshard_after_forward:
         yield {"training.fsdp.reshard_after_forward": True}
+    if training.images is not None and not training.images.even:
+        yield {"training.images.even": True}
     if training.loss != "cut":
         yield {"training.loss": "cut"}
     if training.recompute == "none":
@@ -101,7 +103,8 @@ def _settings(scenario: Scenario, folder: Path) -> Iterator[Change]:
     if training.lora is None and (training.optimizer.state_dtype != "bf16" or training.optimizer.master_weights):
         yield {"training.optimizer.state_dtype": "bf16", "training.optimizer.master_weights": False}
     if training.lora is None:
-        yield {"training.lora": {"rank": 8, "targets": ["attention"]}}
+        thawed: Change = {"training.images.frozen": []} if training.images and training.images.frozen else {}
+        yield {"training.lora": {"rank": 8, "targets": ["attention"]}, **thawed}
 
 
 def _selective(scenario: Scenario, folder: Path) -> Iterator[Change]:

@@ -118,6 +118,9 @@ def _facts(summary: Mapping[str, Any]) -> Table:
     if routing and routing.get("experts_moved"):
         fetched, seconds = routing["rebalance_bytes"], routing["rebalance_s"]
         grid.add_row("rebalance", f"once, {human_bytes(fetched)} on the busiest rank, at least {human_time(seconds)}")
+    if images := summary.get("images"):
+        mean, most, ratio = (images[name] for name in ("per_rank_mean", "per_rank_max", "rank_max_over_mean"))
+        grid.add_row("images", f"{mean:.3g} a rank, {most} on the fullest: {ratio:.3g} x mean")
     grid.add_row("based on", _provenance(summary["provenance"]))
     if summary.get("widest_inputs"):
         grid.add_row("least sure", ", ".join(summary["widest_inputs"]))
