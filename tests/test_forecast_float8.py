@@ -84,6 +84,17 @@ def test_rows_travel_to_their_experts_in_half_the_bytes(small: Small):
         assert fullest(eight, *step) == pytest.approx(share * fullest(plain, *step))
 
 
+def test_a_recomputed_activation_is_not_kept_in_eight_bits(small: Small):
+    overrides = ("parallel.ep=8", "training.zero=1", "training.float8={recipe: blockwise, experts: true}")
+    saved = {}
+    for modules in ("none", "{modules: [moe_act]}"):
+        program = lower(small("mixture", *overrides, f"training.recompute={modules}"))
+        ahead = [task for task in program.tasks if task.phase == "forward"]
+        kept = [a for task in ahead for a in task.allocates if a.kind == "saved activations"]
+        saved[modules] = sum(float(np.max(a.bytes)) for a in kept)
+    assert saved["{modules: [moe_act]}"] < saved["none"]
+
+
 def test_eight_bits_take_less_time_than_sixteen_and_delayed_scales_less_than_own():
     settings = ((), ("training.float8.recipe=tensorwise",), ("training.float8.recipe=delayed",))
     base = "llama3-70b-fsdp-64xh100"

@@ -80,6 +80,13 @@ def test_a_fused_stack_makes_both_copies_at_once_and_keeps_the_one_for_the_gradi
     assert gone == {"mixer_input", "feed_forward_input", "activated"}
 
 
+def test_an_input_that_is_recomputed_is_kept_as_it_is_and_cast_again():
+    eight = layer("fused", recipe="delayed", kept=True, keeps_cast_input=True, originals=frozenset({"activated"}))
+    down = one(eight, "down")
+    assert saved(eight)["activated"] == 2 * N * F
+    assert passes(down.forward[:-1]) == passes(down.backward_weight[:-1]) == [("quantize", 3 * N * F)]
+
+
 def test_own_scales_cost_a_pass_for_the_largest_value():
     down = one(layer("fused", recipe="tensorwise", kept=True), "down")
     assert passes(down.forward[:-1]) == [("amax", 2 * N * F), ("quantize", 4 * N * F)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulator.forecast.recomputation import recompute_of
 from simulator.forecast.scenario import Scenario
 from simulator.hardware.accelerator import Accelerator
 from simulator.model.architecture import Architecture
@@ -37,6 +38,7 @@ def float8(scenario: Scenario) -> Float8 | None:
         kept=fused and training.zero == 1,
         gathered=asked.all_gather,
         keeps_cast_input=fused and training.lora is None,
+        originals=recompute_of(training).discarded if fused else frozenset(),
     )
 
 

@@ -63,8 +63,6 @@ def _module_problems(scenario: Scenario, architecture: Architecture, asked: Reco
             yield f"{where}: {architecture.model_type} has no {module}, which takes {_HELD_BY[module]}; it has {has}"
     if training.execution != "fused":
         yield f"{where}: Megatron-LM's need execution: fused, found {training.execution}; allowed: fused, or keep"
-    if training.float8 is not None:
-        yield f"{where}: what they keep in fp8 is not known; allowed: recompute: none or full, or without float8"
     inner = [module for module in asked.modules if module in _INSIDE_MOE]
     if "moe" in asked.modules and inner:
         yield f"{where}: {' and '.join(inner)} run again with moe, which they are part of; allowed: one or the other"

@@ -49,6 +49,8 @@ class Float8:
     """Whether weights come in fp8 from the ranks that share them."""
     keeps_cast_input: bool = False
     """Whether the backward pass is kept the fp8 copy of an input in place of the input."""
+    originals: frozenset[str] = frozenset()
+    """Inputs kept as they are nevertheless, because recomputation gives them up: they are cast again backward."""
 
 
 def aligned(*widths: int) -> bool:

@@ -66,6 +66,11 @@ class Recompute:
             return "full" if self.every == 1 else f"every {self.every}"
         return self.keep or "+".join(self.modules) or "none"
 
+    @property
+    def discarded(self) -> frozenset[str]:
+        """Names of the tensors that are given up as results of a module, though later operators save them."""
+        return frozenset().union(*(_DISCARDED.get(module, frozenset()) for module in self.modules))
+
 
 NOTHING, WHOLE = Recompute(), Recompute(every=1)
 

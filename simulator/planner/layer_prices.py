@@ -257,7 +257,7 @@ class LayerPrices:
         """The workload of a split; weights in fp8 are taken to be cast already, which is so with ZeRO-1 alone."""
         base, float8 = self._job.workload, self._job.workload.float8
         lengths = (base.sequence_lengths[0],) * sequences
-        cast = replace(float8, kept=True) if float8 else None
+        cast = replace(float8, kept=True, originals=frozenset()) if float8 else None
         return replace(base, sequence_lengths=lengths, tp=tp, cp=cp, etp=etp, float8=cast)
 
     def _network(self, mesh: Mesh, group: int) -> Network:

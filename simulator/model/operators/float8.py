@@ -8,7 +8,7 @@ reads x and dy along the tokens. Which tensors are cast when:
   input that several layers share once. With one scale a tensor it keeps scales from forward to backward.
 - Transformer Engine (fused): one kernel makes both copies of x, and of dy; autograd keeps the copy of x that the
   weight's gradient reads, one byte an element. Scales of the tensor itself cost a pass for its largest value, delayed
-  ones none.
+  ones none. An input that Megatron-LM recomputes is kept as it is (`set_save_original_input`) and cast again backward.
 
 Casts are kernels of their own: no fusion with the norm or activation before them, nor with the gradient's last sum.
 """
@@ -47,6 +47,8 @@ class Casts:
     weight: Passes
     weight_again: Passes
     """Of a weight, for the gradient of the input."""
+    once: Passes = ()
+    """Of an input, one copy alone: a fused stack only."""
     scales: int = 0
     """Chains of small kernels that each cast runs to find its scales: eager only."""
 
@@ -128,8 +130,8 @@ def _fused(float8: Float8) -> Casts:
     both = (*largest, Step("quantize", BF16_BYTES + 2 * (1 + scale_bytes)))
     once = (*largest, Step("quantize", BF16_BYTES + 1 + scale_bytes))
     if float8.gathered:
-        return Casts(both, (), both, (), (_TURNED,))
-    return Casts(both, (), both, once, once)
+        return Casts(both, (), both, (), (_TURNED,), once)
+    return Casts(both, (), both, once, once, once)
 
 
 def _linear(operator: Operator, float8: Float8, casts: Casts) -> Operator:
@@ -141,6 +143,8 @@ def _linear(operator: Operator, float8: Float8, casts: Casts) -> Operator:
     fixed = operator.rows == "routed"
     if float8.dispatch and fixed:
         casts = _around_dispatch(operator, casts)
+    if operator.reads in float8.originals:
+        casts = replace(casts, forward=casts.once, again=casts.once)
     kept = tuple(_kept(tensor, operator, float8) for tensor in operator.saved)
     extra = _EAGER_TEMPORARIES_BYTES * max(x, y) if casts.scales else 0.0
     own_w = w if casts.weight and not fixed else 0.0
@@ -179,7 +183,8 @@ def _around_dispatch(operator: Operator, casts: Casts) -> Casts:
 
 def _kept(tensor: Saved, operator: Operator, float8: Float8) -> Saved:
     """What autograd keeps: its own fp8 copy of the input, or the input."""
-    if tensor.name != operator.reads or not float8.keeps_cast_input:
+    original = not float8.keeps_cast_input or tensor.name in float8.originals
+    if tensor.name != operator.reads or original:
         return tensor
     share = (1 + SCALE_BYTES.get(float8.recipe, 0.0)) / BF16_BYTES
     return replace(tensor, name=f"{operator.name}.fp8", bytes=tensor.bytes * share)
