@@ -6,13 +6,16 @@ SCENARIO ?= kimi-k3-lora-128xh200
 VENV := .venv
 BIN := $(VENV)/bin
 OUT := out/$(patsubst %.yaml,%,$(notdir $(SCENARIO)))
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+KERNELS := .venv-kernels
+PIP := -m pip install --quiet --disable-pip-version-check
+INSTALL := $(BIN)/python $(PIP) --constraint constraints.txt
 
-.PHONY: help run test check bench docs format clean
+.PHONY: help run test kernels check bench docs format clean
 
 help:
 	@echo "make run     install, simulate $(SCENARIO), say where the charts are"
 	@echo "make test    install, then lint, types, floors and tests"
+	@echo "make kernels install PyTorch and Triton beside it, interpret the GPU kernels' tests on the CPU"
 	@echo "make check   the whole gate: test, and nothing in the tree has changed by it"
 	@echo "make bench   time the benchmarks"
 	@echo "make docs    regenerate the pages and the schema that come from the code"
@@ -32,6 +35,9 @@ test: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/pytest
 
+kernels: $(KERNELS)/.installed
+	TRITON_INTERPRET=1 $(KERNELS)/bin/python -m pytest --noconftest tests/test_kernels_*.py
+
 check: $(VENV)/.installed-dev
 	tools/leaves-tree-alone $(MAKE) --no-print-directory docs test
 
@@ -47,7 +53,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(KERNELS) out dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
 
 $(BIN)/pip:
 	python=$$(tools/find-python $(PYTHON)) && "$$python" -m venv $(VENV)
@@ -60,3 +66,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL) --editable ".[dev]"
 	@touch $(VENV)/.installed $@
+
+# Apart from the project's own: PyTorch and Triton take 2 GB, and a CUDA build of PyTorch 5 GB.
+$(KERNELS)/.installed: kernels/requirements.txt
+	python=$$(tools/find-python $(PYTHON)) && "$$python" -m venv $(KERNELS)
+	$(KERNELS)/bin/python $(PIP) --requirement $<
+	@touch $@
