@@ -12,6 +12,7 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
+from simulator.forecast.packing import packing_problems, sequence_lengths
 from simulator.forecast.recomputation import recompute_of, recompute_problems
 from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
@@ -71,7 +72,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         batches = ImageBatches(scenario, architecture)
         images = batches.load(mesh.data_parallel, training.micro_batch_sequences)
     workload = Workload(
-        (training.sequence_length,) * training.micro_batch_sequences,
+        sequence_lengths(training),
         execution=training.execution,
         attention=training.attention,
         dropout=training.dropout,
@@ -196,6 +197,7 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _lora_problems(scenario, architecture)
     yield from _attention_problems(scenario, architecture)
     yield from image_problems(scenario, architecture)
+    yield from packing_problems(scenario)
     yield from recompute_problems(scenario, architecture)
     if scenario.routing.policy and scenario.routing.policy.name in _COMPOSING:
         yield (

@@ -166,6 +166,9 @@ class Training(Section):
     """What one step does."""
 
     sequence_length: Annotated[int, Field(ge=1, le=16_777_216, description="Tokens of a sequence.")]
+    document_length: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Tokens of the documents packed into a sequence, to which attention keeps; absent: one."
+    )
     micro_batch_sequences: Degree = Field(1, description="Sequences a rank takes at once.")
     global_batch_sequences: Degree = Field(description="Sequences of one optimizer step over the whole job.")
     images: Images | None = Field(None, description="Absent: text alone.")

@@ -254,9 +254,12 @@ class LayerPrices:
         return Exchange(self._job.cluster, Mesh(dp_shard=ep * etp, ep=ep, etp=etp))
 
     def _workload(self, tp: int, cp: int, etp: int, sequences: int) -> Workload:
-        """The workload of a split; weights in fp8 are taken to be cast already, which is so with ZeRO-1 alone."""
+        """The workload of a split, of as many *sequences* like the job's own one.
+
+        Weights in fp8 are taken to be cast already, which is so with ZeRO-1 alone.
+        """
         base, float8 = self._job.workload, self._job.workload.float8
-        lengths = (base.sequence_lengths[0],) * sequences
+        lengths = base.sequence_lengths * sequences
         cast = replace(float8, kept=True, originals=frozenset()) if float8 else None
         return replace(base, sequence_lengths=lengths, tp=tp, cp=cp, etp=etp, float8=cast)
 

@@ -143,6 +143,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         job.cluster,
         sequence_length=training.sequence_length,
         global_batch_sequences=training.global_batch_sequences,
+        packed=training.document_length is not None,
         context=training.context_parallel,
         zeros=(3,) if training.optimizer.name in TENSOR_BY_TENSOR else (3, 1),
         own=job.recompute,

@@ -104,6 +104,7 @@ def enumerate_splits(
     *,
     sequence_length: int,
     global_batch_sequences: int,
+    packed: bool = False,
     context: Context = "all_gather",
     zeros: tuple[int, ...] = (3, 1),
     own: Recompute = NOTHING,
@@ -112,14 +113,16 @@ def enumerate_splits(
     *own* recomputation where it has one.
 
     tp and etp stay within the scale-up domain; heads, widths, experts and sequences divide, heads by cp too where
-    *context* shares them out; a pipeline stage has at least a layer; each data-parallel rank gets whole micro-batches,
-    and a pipeline at least one a stage.
+    *context* shares them out, and cp is 1 where documents are *packed* into sequences; a pipeline stage has at least a
+    layer; each data-parallel rank gets whole micro-batches, and a pipeline at least one a stage.
     """
     experts = _experts(architecture)
     domain = cluster.node.scale_up.domain
     cuts = [n for n in divisors(domain) if not split_problems(architecture, 1, 1, n)] if experts else [1]
     found: list[tuple[int, ...]] = []
     for tp, cp, pp in _model_splits(architecture, cluster, sequence_length, context):
+        if packed and cp > 1:
+            continue
         stage_ranks = cluster.accelerators // pp
         for dp_shard in divisors(stage_ranks // (tp * cp)):
             dp_replicate = stage_ranks // (tp * cp * dp_shard)
