@@ -71,3 +71,10 @@ def test_the_table_has_a_row_a_variant_and_says_what_is_lost():
     assert "-50.0%" in second
     assert "1.50" in first
     assert third[2:5] == ["does", "not", "fit"]
+
+
+def test_scenarios_alone_name_their_bars_and_many_are_counted_beside_the_title():
+    chart = comparison_chart({"rows": [row("", 2.0, name=name) for name in ("one", "two", "three")]})
+    assert [label.get_text() for label in chart.axes[0].get_yticklabels()] == ["one", "two", "three"]
+    assert "3 scenarios" in [text.get_text() for text in chart.texts]
+    assert not {"one", "two", "three"} & set(texts(chart))

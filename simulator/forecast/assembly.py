@@ -17,6 +17,7 @@ from simulator.forecast.recomputation import recompute_of, recompute_problems
 from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
 from simulator.hardware.cluster import Cluster
+from simulator.hardware.degraded import degrade
 from simulator.hardware.library import build_cluster, load_fabric, load_node
 from simulator.model.architecture import Architecture, GroupedAttention, MixtureOfExperts
 from simulator.model.config import read_architecture
@@ -147,9 +148,15 @@ def _cluster(scenario: Scenario, folder: Path) -> Cluster:
     if problems:
         raise Refused(problems)
     try:
-        return build_cluster(asked.node, asked.fabric, asked.accelerators, folder)
+        whole = build_cluster(asked.node, asked.fabric, asked.accelerators, folder)
     except ValueError as error:
         raise Refused([f"cluster.accelerators: {error}"]) from None
+    if asked.degraded is None:
+        return whole
+    try:
+        return degrade(whole, asked.degraded.links, asked.degraded.dead_rails)
+    except ValueError as error:
+        raise Refused([f"cluster.degraded.{error}"]) from None
 
 
 def _folding(mesh: Mesh, cluster: Cluster, images: ImageLoad | None) -> Folding:

@@ -21,6 +21,19 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class Degraded(Section):
+    """What is broken or slow on the fabric. Everyone waits for the slowest link and the node with the fewest ports."""
+
+    links: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        {},
+        description="By level (scale_up, super_node, a tier), the share of its rate that its slowest link has.",
+        examples=[{"leaf": 0.5}],
+    )
+    dead_rails: Annotated[int, Field(ge=0, le=1000)] = Field(
+        0, description="Ports that one node has lost; its others carry their traffic."
+    )
+
+
 class Cluster(Section):
     """The machines."""
 
@@ -31,6 +44,7 @@ class Cluster(Section):
         description="Scale-out fabric: a file of hardware_profiles/fabrics.", examples=["rail-fat-tree-400g"]
     )
     accelerators: Degree = Field(description="Accelerators in use.")
+    degraded: Degraded | None = Field(None, description="Present: the fabric is not whole.")
 
 
 class Parallel(Section):

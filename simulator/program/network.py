@@ -71,7 +71,9 @@ class Network:
         names = np.where(inner, "timed", "").astype(object)
         if not inner.all():
             links = self._cluster.node.scale_up
-            in_switch = links.bandwidth.value * links.in_switch.value if links.in_switch else None
+            in_switch = (
+                self._cluster.levels[0].bandwidth_bytes_per_s * links.in_switch.value if links.in_switch else None
+            )
             between = soonest(group, self._large_rates(group), in_switch)
             busy_s, latency_s = np.where(inner, busy_s, between.busy_s), np.where(inner, latency_s, between.latency_s)
             names = np.where(inner, names, between.names)

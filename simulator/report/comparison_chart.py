@@ -36,6 +36,8 @@ _LEAST_SHARE = 0.005
 _BETWEEN_GROUPS = 0.9
 _LONG_TITLE = 30
 """Characters of a variant's name that leave no room to set it against the slowest."""
+_MOST_NAMES = 2
+"""Scenarios that are all named beside the title."""
 _FEWEST_PLACES = 8
 """Bars are no thicker than with so many."""
 _MEMORY = "#56B4E9"
@@ -51,7 +53,8 @@ def comparison_chart(result: Mapping[str, Any]) -> Figure:
         part for part in rows[0]["time"] if max(row["time"].get(part, 0.0) for row in rows) > _LEAST_SHARE * longest
     ]
     figure = Figure(figsize=SIZE_INCHES, facecolor="white")
-    titles(figure, _answer(rows), " and ".join(dict.fromkeys(row["name"] for row in rows)))
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    titles(figure, _answer(rows), " and ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} scenarios")
     legend(figure, [(_COLOURS.get(part, _OTHER), time_label(part)) for part in parts])
     places = _places(rows)
     steps, memory = figure.add_axes((0.2, 0.06, 0.5, 0.79)), figure.add_axes((0.735, 0.06, 0.24, 0.79))
@@ -104,7 +107,8 @@ def _places(rows: list[Row]) -> list[float]:
 
 
 def _several(rows: list[Row]) -> bool:
-    return len({row["name"] for row in rows}) > 1
+    """Whether scenarios head groups of their variants: there are several, and bars have names of their own."""
+    return len({row["name"] for row in rows}) > 1 and any(_values(row) for row in rows)
 
 
 def _draw_steps(axes: Axes, rows: list[Row], parts: list[str], places: list[float]) -> None:

@@ -56,6 +56,15 @@ def test_shares_of_eight_transfers(benchmark: BenchmarkFixture) -> None:
     assert len(benchmark(fair_shares, usages)) == 8
 
 
+@pytest.mark.benchmark(group="links")
+@pytest.mark.parametrize("transfers", [1_000, 10_000])
+def test_fair_shares_of_thousands(benchmark: BenchmarkFixture, transfers: int) -> None:
+    rng = np.random.default_rng(3)
+    links = [f"link {number}" for number in range(64)]
+    usages = [{links[link]: float(rng.uniform(0.01, 1)) for link in rng.choice(64, 3)} for _ in range(transfers)]
+    assert len(benchmark.pedantic(fair_shares, (usages,), rounds=3)) == transfers
+
+
 @pytest.mark.benchmark(group="folding")
 def test_folding_of_sixteen_thousand_ranks(benchmark: BenchmarkFixture) -> None:
     mesh = Mesh(dp_replicate=128, dp_shard=128, ep=64)

@@ -1,0 +1,45 @@
+"""Scenario options of the fabric: how rows find experts, slow links and dead rails; 16 H200 on two nodes."""
+
+import pytest
+from small_jobs import Small
+
+from simulator.forecast.assembly import assemble_job
+from simulator.forecast.errors import Refused
+from simulator.forecast.forecast import forecast
+
+FAR = ("parallel.ep=16",)
+
+
+def step_s(small: Small, *overrides: str) -> float:
+    return float(forecast(*small("mixture", *FAR, *overrides)).summary["step_time_s"]["p50"])
+
+
+def test_a_token_sent_once_to_a_node_saves_time_on_its_ports(small: Small) -> None:
+    slow = "cluster.degraded.links={leaf: 0.05}"
+    plain, relayed = step_s(small, slow), step_s(small, slow, "training.exchange=hierarchical")
+    assert relayed < plain
+
+
+def test_half_of_the_rails_dead_takes_as_long_as_ports_of_half_the_rate(small: Small) -> None:
+    whole = step_s(small)
+    dead, slow = step_s(small, "cluster.degraded={dead_rails: 4}"), step_s(small, "cluster.degraded.links={leaf: 0.5}")
+    assert whole < dead == slow
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("cluster.degraded.links={spine: 0.5}",),
+            "cluster.degraded.links: 16 accelerators reach no spine; allowed: scale_up, leaf",
+        ),
+        (
+            ("cluster.degraded.dead_rails=8",),
+            "cluster.degraded.dead_rails: a node has 8 rails, 8 dead leave none; nearest valid: 7",
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused(small: Small, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(Refused) as caught:
+        assemble_job(*small("mixture", *overrides))
+    assert list(caught.value.messages) == [message]
