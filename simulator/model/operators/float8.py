@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from simulator.model.float8 import DTYPES, SCALE_BYTES, Float8, aligned
 from simulator.model.operator import Execution, Kernel, Operator, Saved, Workload
 from simulator.model.operators.float8_dispatch import exchanged_in_float8
-from simulator.model.operators.lane import FP32_BYTES, Step
+from simulator.model.operators.lane import EXPERT_INPUT, FP32_BYTES, Step
 
 BF16_BYTES = 2
 _PRODUCTS = ("gemm", "grouped_gemm")
@@ -136,47 +136,46 @@ def _fused(float8: Float8) -> Casts:
 
 def _linear(operator: Operator, float8: Float8, casts: Casts) -> Operator:
     """The linear layer with its products in fp8, between casts."""
-    dtype = DTYPES[float8.recipe]
+    dtype, fixed = DTYPES[float8.recipe], operator.rows == "routed"
     inner, outer = _widths(operator)
-    rows = 1 if operator.rows == "routed" else _product(operator.forward).shape[0]
+    rows = 1 if fixed else _product(operator.forward).shape[0]
     x, y, w = float(rows * inner), float(rows * outer), float(inner * outer)
-    fixed = operator.rows == "routed"
-    if float8.dispatch and fixed:
-        casts = _around_dispatch(operator, casts)
-    if operator.reads in float8.originals:
-        casts = replace(casts, forward=casts.once, again=casts.once)
-    kept = tuple(_kept(tensor, operator, float8) for tensor in operator.saved)
-    extra = _EAGER_TEMPORARIES_BYTES * max(x, y) if casts.scales else 0.0
-    own_w = w if casts.weight and not fixed else 0.0
+    casts, scales = _own_casts(operator, float8, casts), casts.scales
+    # A copy of a weight is there while the layer runs; of all experts together it is not counted.
+    extra = (w if casts.weight and not fixed else 0.0) + (_EAGER_TEMPORARIES_BYTES * max(x, y) if scales else 0.0)
+    turned = x if casts.again else 0.0
     return replace(
         operator,
         forward=(
-            *_kernels(casts.forward, x, casts.scales),
-            *_kernels(casts.weight, w, casts.scales, fixed=fixed),
+            *_kernels(casts.forward, x, scales),
+            *_kernels(casts.weight, w, scales, fixed=fixed),
             *_products(operator.forward, dtype),
         ),
         backward=(
-            *_kernels(casts.gradient, y, 2 * casts.scales),
-            *_kernels(casts.weight_again, w, casts.scales, fixed=fixed),
+            *_kernels(casts.gradient, y, 2 * scales),
+            *_kernels(casts.weight_again, w, scales, fixed=fixed),
             *_products(operator.backward, dtype),
         ),
         backward_weight=(
-            *_kernels(casts.again, x, casts.scales),
+            *_kernels(casts.again, x, scales),
             *_products(operator.backward_weight, dtype, weight_gradient=True),
         ),
-        saved=kept,
-        workspace_bytes=operator.workspace_bytes + x + own_w + extra,
-        backward_workspace_bytes=operator.backward_workspace_bytes
-        + 2 * y
-        + own_w
-        + extra
-        + (x if casts.again else 0.0),
+        saved=tuple(_kept(tensor, operator, float8) for tensor in operator.saved),
+        workspace_bytes=operator.workspace_bytes + x + extra,
+        backward_workspace_bytes=operator.backward_workspace_bytes + 2 * y + turned + extra,
     )
 
 
-def _around_dispatch(operator: Operator, casts: Casts) -> Casts:
-    """Rows that arrived in fp8 are turned, not cast: the input of the first product, the gradient of the last."""
-    if operator.reads == "expert_input":
+def _own_casts(operator: Operator, float8: Float8, casts: Casts) -> Casts:
+    """*casts* where an input is kept as it is, and of experts whose rows arrive in fp8.
+
+    Those are turned, not cast: the input of the first product, the gradient of the last one's result.
+    """
+    if operator.reads in float8.originals:
+        casts = replace(casts, forward=casts.once, again=casts.once)
+    if not float8.dispatch or operator.rows != "routed":
+        return casts
+    if operator.reads == EXPERT_INPUT:
         return replace(casts, forward=(_TURNED,))
     return replace(casts, gradient=(_TURNED,))
 

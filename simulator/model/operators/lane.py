@@ -17,6 +17,8 @@ MIXER_INPUT = "mixer_input"
 """Name of the saved tensor that a mixer reads: the normalised residual stream."""
 FEED_FORWARD_INPUT = "feed_forward_input"
 """Name of the saved tensor that a feed-forward part reads."""
+EXPERT_INPUT = "expert_input"
+"""Name of the saved tensor that the first product of routed experts reads."""
 
 
 @dataclass(frozen=True, slots=True)

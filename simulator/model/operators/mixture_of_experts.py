@@ -16,7 +16,16 @@ from simulator.model.operators.dense_feed_forward import feed_forward
 from simulator.model.operators.dispatch import combine_operators, dispatch_operators
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import grouped_linear, linear
-from simulator.model.operators.lane import FEED_FORWARD_INPUT, Lane, Step, chain, own_lane, routed_lane, sent_lane
+from simulator.model.operators.lane import (
+    EXPERT_INPUT,
+    FEED_FORWARD_INPUT,
+    Lane,
+    Step,
+    chain,
+    own_lane,
+    routed_lane,
+    sent_lane,
+)
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.residual import residual_add
 from simulator.model.operators.router import router_operators
@@ -75,7 +84,7 @@ def _experts(component: MixtureOfExperts, routed: Lane, width: int) -> Iterator[
     inner, names = component.intermediate, ("gate", "up") if component.gated else ("up",)
     joined = len(names) * inner
     first = tuple(f"mlp.experts.{name}_proj" for name in names)
-    yield grouped_linear(routed, "experts_fc1", "expert_input", width, joined, first, bias=component.bias)
+    yield grouped_linear(routed, "experts_fc1", EXPERT_INPUT, width, joined, first, bias=component.bias)
     if routed.execution != "fused":
         yield _padding_mask(routed, joined, gated=component.gated)
     function = component.activation
