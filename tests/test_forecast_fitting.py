@@ -89,3 +89,17 @@ def test_evening_out_images_is_suggested_where_that_suffices(small: Small) -> No
     suggested = [suggestion["change"] for suggestion in found["suggestions"]]
     assert "training.images.even=true" in suggested
     assert all("training.images.frozen=[]" in change for change in suggested if "training.lora" in change)
+
+
+def test_what_nothing_shards_is_advised_to_be_sharded(small: Small) -> None:
+    # 8 billion parameters with buckets, gradients and two moments, all in bf16 and whole, come to 80 GB.
+    whole = (
+        "training.zero=0",
+        "parallel={dp_replicate: 16}",
+        "training.optimizer={state_dtype: bf16, master_weights: false}",
+    )
+    longer = "training.sequence_length=8192"
+    found = fit(*small("dense", "model=llama-3.1-8b", "cluster.node=hgx-h100", longer, *whole))
+    assert found["verdict"] == "does not fit"
+    sharded = "training.zero=3 parallel.dp_replicate=1 parallel.dp_shard=16"
+    assert sharded in [suggestion["change"] for suggestion in found["suggestions"]]

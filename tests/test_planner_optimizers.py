@@ -9,6 +9,7 @@ from simulator.forecast.fitting import changed
 from simulator.forecast.forecast import forecast
 from simulator.planner.bounds import Bounds
 from simulator.planner.expert_rows import ExpertRows
+from simulator.planner.plan import prepare
 from simulator.planner.splits import enumerate_splits
 
 
@@ -28,3 +29,24 @@ def test_no_bound_exceeds_its_forecast(small: Small, kind: str, name: str) -> No
         assert bound.step_s[number] <= summary["step_time_s"]["p50"]
         assert bound.peak_bytes[number] <= summary["memory"]["hbm"]["peak_bytes"]
     assert set(splits["zero"]) == set(zeros)
+
+
+def test_plans_keep_to_what_goes_with_the_settings(small: Small) -> None:
+    def found(*overrides: str) -> set[int]:
+        return {int(zero) for zero in prepare(*small("dense", *overrides))[0].splits["zero"]}
+
+    assert found() == {1, 3}
+    assert found("training.optimizer.name=adamw_8bit") == found("training.fsdp.reshard_after_forward=8") == {3}
+    # A split says itself how it shards: settings of another way are no hindrance.
+    assert found("training.zero=2", "training.deepspeed.overlap_comm=true") == {1, 3}
+
+
+def test_no_bound_exceeds_a_forecast_that_gathers_within_the_node(small: Small) -> None:
+    scenario, folder = small("dense", "training.fsdp.reshard_after_forward=2")
+    search, case = prepare(scenario, folder)
+    tried = [n for n in range(len(search.splits)) if search.splits.split(n).dp_shard in (4, 8, 16)][:4]
+    for number in tried:
+        summary = forecast(case(number).scenario, folder).summary
+        assert search.bound.step_s[number] <= summary["step_time_s"]["p50"]
+        assert search.bound.peak_bytes[number] <= summary["memory"]["hbm"]["peak_bytes"]
+    assert tried

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from simulator.forecast.assembly import TENSOR_BY_TENSOR, assemble_job
 from simulator.forecast.fitting import changed
 from simulator.forecast.image_batches import ImageBatches
-from simulator.forecast.scenario import Scenario
+from simulator.forecast.scenario import Scenario, Training
 from simulator.planner.bounds import TERMS, Bound, Bounds
 from simulator.planner.case import Case, Row, data_version, make_case
 from simulator.planner.expert_rows import ExpertRows
@@ -145,7 +145,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         global_batch_sequences=training.global_batch_sequences,
         packed=training.document_length is not None,
         context=training.context_parallel,
-        zeros=(3,) if training.optimizer.name in TENSOR_BY_TENSOR else (3, 1),
+        zeros=_zeros(training),
         own=job.recompute,
     )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
@@ -166,6 +166,12 @@ def _for_any_sharding(scenario: Scenario) -> Scenario:
     for name in ("zero", "ddp", "deepspeed"):
         content["training"].pop(name, None)
     return Scenario.model_validate(content)
+
+
+def _zeros(training: Training) -> tuple[int, ...]:
+    """Ways of sharding that go with the optimizer and with what is kept between forward and backward."""
+    only_fsdp = training.optimizer.name in TENSOR_BY_TENSOR or not isinstance(training.fsdp.reshard_after_forward, bool)
+    return (3,) if only_fsdp else (3, 1)
 
 
 def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
