@@ -1,10 +1,12 @@
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from small_jobs import Small, write_small
 
 from simulator.forecast.assembly import assemble_job
-from simulator.planner.splits import Split, Splits, divisors, enumerate_splits
+from simulator.planner.splits import OWN, Split, Splits, divisors, enumerate_splits
 
 
 @pytest.fixture
@@ -77,3 +79,29 @@ def test_columns_give_distinct_values_and_which_each_has() -> None:
 
 def test_divisors_of_twelve() -> None:
     assert divisors(12) == [1, 2, 3, 4, 6, 12]
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed"),
+    [
+        # Sharded, whether in stages or not, and with ZeRO-3: PyTorch's checkpoint is not Megatron-LM's.
+        ("{keep: matmuls}", lambda split: split.zero == 3),
+        # Two stages have two layers each, four have one.
+        ("{every: 2}", lambda split: split.pp <= 2),
+        # Where sequences are cut, keys and values are gathered.
+        ("{modules: [core_attn]}", lambda split: split.cp == 1),
+        ("full", lambda split: False),
+    ],
+)
+def test_the_recomputation_of_the_scenario_is_tried_where_it_can_be(
+    small: Small, asked: str, allowed: Callable[[Split], bool]
+) -> None:
+    job = assemble_job(*small("dense", f"training.recompute={asked}"))
+    found = enumerate_splits(
+        job.architecture, job.cluster, sequence_length=2048, global_batch_sequences=16, own=job.recompute
+    )
+    splits = [found.split(number) for number in range(len(found))]
+    own = {split for split in splits if split.recompute == OWN}
+    others = {replace(split, recompute=OWN) for split in splits}
+    assert own == {split for split in others if allowed(split)}
+    assert all("training.recompute" not in split.settings() for split in own)

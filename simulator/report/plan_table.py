@@ -56,7 +56,7 @@ def split_label(split: Mapping[str, Any]) -> str:
     """A split in a few words, degrees of 1 left out: "dp_shard 16 pp 8 ep 16, ZeRO-1, recompute, 2 a micro-batch"."""
     words = [_degrees(split), f"ZeRO-{split['zero']}"]
     if split["recompute"] != "none":
-        words.append("recompute")
+        words.append("recompute" if split["recompute"] == "full" else f"recompute {split['recompute']}")
     if split["micro_batch_sequences"] > 1:
         words.append(f"{split['micro_batch_sequences']} a micro-batch")
     return ", ".join(words)
@@ -126,7 +126,7 @@ def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
             loss_label(split["loses_by"]),
             style=_STYLES[split["verdict"]],
         )
-    table.caption = "Z ZeRO stage, R recomputes, xN sequences at once; * on the front of time, cost, memory"
+    table.caption = "Z ZeRO stage, R recomputes, r in part, xN sequences at once; * on the front of time, cost, memory"
     table.caption_justify = "left"
     return table
 
@@ -136,8 +136,8 @@ def _degrees(split: Mapping[str, Any]) -> str:
 
 
 def _settings(split: Mapping[str, Any]) -> str:
-    recomputes, size = split["recompute"] != "none", split["micro_batch_sequences"]
-    return f"Z{split['zero']}" + (" R" if recomputes else "") + (f" x{size}" if size > 1 else "")
+    again, size = {"none": "", "full": " R"}.get(split["recompute"], " r"), split["micro_batch_sequences"]
+    return f"Z{split['zero']}{again}" + (f" x{size}" if size > 1 else "")
 
 
 def _time(split: Mapping[str, Any]) -> str:
