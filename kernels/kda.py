@@ -3,10 +3,10 @@
     S_t = diag(e^g_t) S_(t-1) + beta_t k_t (v_t - k_t^T diag(e^g_t) S_(t-1))^T,    o_t = S_t^T q_t
 
 with q and k of length one (q scaled by D^-1/2), g = lower_bound * sigmoid(rate * (raw + bias)) and beta = sigmoid(raw),
-all computed in the kernel. `_prepare` treats all chunks at once, each by two warps: it solves
-the chunk's triangular system, so that what is left of a chunk are four products with the state. `_scan` walks the
-chunks of one sequence and head and keeps the state transposed in registers, where it is a factor of every product as
-it stands. Decays inside a chunk are taken relative to its middle, where e^(8 * lower_bound) must be a number.
+all computed in the kernel. `_prepare` treats all chunks at once, two warps each: it solves the chunk's triangular
+system, so that what is left of a chunk are four products with the state. `_scan` walks the chunks of one sequence and
+head and keeps the state transposed in registers, where it is a factor of every product as it stands. Decays inside a
+chunk are taken relative to its middle, where e^(8 * lower_bound) must be a number.
 
 Legend: T tokens, H heads, D width of a head, C tokens of a chunk, L chunks, S sequences, V columns of one program's
 state.
