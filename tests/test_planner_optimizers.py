@@ -1,4 +1,4 @@
-"""Bounds of the planner below the forecast for every optimizer and way of sharding."""
+"""Bounds of the planner below the forecast for optimizers other than AdamW; that one is in test_planner_bounds.py."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from simulator.planner.splits import enumerate_splits
 
 
 @pytest.mark.parametrize("kind", ["dense", "mixture"])
-@pytest.mark.parametrize("name", ["adamw", "adamw_8bit", "muon", "sgd"])
+@pytest.mark.parametrize("name", ["adamw_8bit", "muon", "sgd"])
 def test_no_bound_exceeds_its_forecast(small: Small, kind: str, name: str) -> None:
     scenario, folder = small(kind, f"training.optimizer={{name: {name}, master_weights: false}}")
     job = assemble_job(scenario, folder)
@@ -24,7 +24,7 @@ def test_no_bound_exceeds_its_forecast(small: Small, kind: str, name: str) -> No
     )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     bound = Bounds(job, experts, 16).of(splits)
-    for number in np.random.default_rng(0).choice(len(splits), 6, replace=False):
+    for number in np.random.default_rng(0).choice(len(splits), 3, replace=False):
         summary = forecast(changed(scenario, splits.split(int(number)).settings()), folder).summary
         assert bound.step_s[number] <= summary["step_time_s"]["p50"]
         assert bound.peak_bytes[number] <= summary["memory"]["hbm"]["peak_bytes"]
