@@ -39,8 +39,10 @@ def test_dense_latent_attention_costs_61440_flops_a_pair() -> None:
 def test_latent_attention_without_rotation_has_no_rotary_operator() -> None:
     assert "rotary" not in {o.name for o in component_operators(LATENT, 7168, WORKLOAD)}
     turned = component_operators(replace(LATENT, rope=True), 7168, WORKLOAD)
-    # 96 + 1 heads x 64 dims, read and written in bf16
-    assert one(turned, "rotary").forward[0].bytes == TOKENS * 97 * 64 * 2 * 2
+    # 96 heads x 64 dims, read and written in bf16; the shared part is rotated where it joins the keys.
+    assert one(turned, "rotary").forward[0].bytes == TOKENS * 96 * 64 * 2 * 2
+    # Read: 96 x (128 + 128) out of kv_b and 64 shared; written: keys of 96 x 192 and values of 96 x 128.
+    assert one(turned, "join_keys").forward[0].bytes == TOKENS * (96 * 256 + 64 + 96 * 192 + 96 * 128) * 2
 
 
 def test_what_dense_latent_attention_keeps_of_one_token() -> None:

@@ -102,6 +102,15 @@ def test_capacity_by_hand():
     assert (outcome.dropped_rows.tolist(), outcome.dropped_share) == ([2], 0.2)
 
 
+def test_padded_experts_take_as_many_rows_from_every_rank():
+    # 10 tokens on 2 ranks, as above. Each rank sends each expert ceil(1.2 * 5 / 4) = 2 rows: 5, 3, 1, 1 become 4 each.
+    table = RoutingTable(np.array([[5.0, 3.0, 1.0, 1.0]]), "t")
+    outcome = apply_policy("capacity_factor", table, table, Setting(2, 1, 5), factor=1.2, pad=True)
+    assert outcome.padded
+    assert outcome.rows.tolist() == [[[[4, 4], [4, 4]]]]
+    assert (outcome.dropped_rows.tolist(), outcome.dropped_share, outcome.zero_rows) == ([1], 0.1, 7)
+
+
 def test_node_limit_holds_for_every_token_and_keeps_picks_apart():
     rng = np.random.default_rng(0)
     popularity = rng.lognormal(size=64)

@@ -65,6 +65,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     if problems:
         raise Refused(problems)
     split, training = scenario.parallel, scenario.training
+    megatron = training.zero == 1 and training.execution == "fused"
     degrees = split.dp_replicate, split.dp_shard, split.ep, split.tp, split.cp, split.pp, split.etp
     kept = training.fsdp.reshard_after_forward
     mesh = Mesh(*degrees, post_forward=1 if isinstance(kept, bool) or training.zero != 3 else kept)
@@ -83,13 +84,15 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         cp=split.cp,
         context=training.context_parallel,
         etp=split.etp,
+        megatron=megatron,
     )
+    routing = _routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators)
     return Job(
         architecture=architecture,
         cluster=cluster,
         mesh=mesh,
         folding=_folding(mesh, cluster, images) if folded else apart(mesh.groups(), mesh.stage_ranks),
-        workload=workload,
+        workload=replace(workload, padded_experts=routing is not None and routing.padded),
         trained=_trained(training),
         optimizer=_optimizer(training),
         zero=training.zero,
@@ -102,7 +105,8 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         recompute=recompute_of(training),
         loss=training.loss,
         exchange=training.exchange,
-        routing=_routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators),
+        per_expert=megatron if training.grouped_gemm is None else training.grouped_gemm == "per_expert",
+        routing=routing,
         images=images,
     )
 

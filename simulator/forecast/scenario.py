@@ -236,6 +236,13 @@ class Training(Section):
     sequence_parallel: bool = Field(
         True, description="With tp: norms and residuals on a share of the tokens; False: on all, with all-reduces."
     )
+    grouped_gemm: Literal["grouped", "per_expert"] | None = Field(
+        None,
+        description=(
+            "Matmuls of a rank's experts. grouped: one kernel; per_expert: one each, launched in a library's loop. "
+            "Absent: per_expert with fused execution under zero 1 (Transformer Engine), grouped elsewhere."
+        ),
+    )
     dropout: bool = Field(False, description="Dropout in attention and on what every sub-layer adds to the residual.")
 
 

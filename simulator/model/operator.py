@@ -39,9 +39,9 @@ class Kernel:
     kind: str
     """Which efficiency curve prices it: gemm, grouped_gemm, attention, kda, scan, conv, indexer, sparse_attention;
     elementwise (contiguous), broadcast (strided or broadcast operands), cast_up, cast_down, copy, transpose, cat, fill,
-    masked_fill, reduction, norm, softmax, loss; gather, scatter, scatter_put, topk, sort; around fp8 products amax,
-    amax_compiled (the largest absolute value) and quantize, quantize_rows, quantize_columns, quantize_blocks,
-    quantize_transposed (casts from bf16)."""
+    masked_fill, reduction, norm, softmax, loss; gather, scatter, scatter_put, topk, sort, bitonic_sort; around fp8
+    products amax, amax_compiled (the largest absolute value) and quantize, quantize_rows, quantize_columns,
+    quantize_blocks, quantize_transposed (casts from bf16)."""
     flops: float
     bytes: float
     shape: tuple[int, ...] = ()
@@ -117,6 +117,8 @@ class Operator:
     """The same of the row's gradient on its way back."""
     expert_parallel_only: bool = False
     """True for a copy that runs only where the experts are spread over several ranks."""
+    reads_counts: bool = False
+    """Whether the host waits for what the device has counted, to know how much there is to move."""
     forward_collectives: tuple[Collective, ...] = ()
     """In order, after the forward kernels."""
     backward_collectives: tuple[Collective, ...] = ()
@@ -154,6 +156,10 @@ class Workload:
     """How those ranks attend over whole sequences."""
     etp: int = 1
     """Ranks that split each routed expert's intermediate width."""
+    megatron: bool = False
+    """Whether the hand-fused stack is Megatron-LM's on Transformer Engine: what runs where stacks differ."""
+    padded_experts: bool = False
+    """Whether every expert takes as many rows from every rank, whatever the router chose."""
     sequence_parallel: bool = True
     """With tp > 1: norms, residuals and routers run on tokens / tp, between a gather and a scatter around each split
     part (Korthikanti et al., 2022); False: on all tokens, with all-reduces in their place."""

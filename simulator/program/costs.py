@@ -33,19 +33,27 @@ class Priced:
     duration_ns: int | npt.NDArray[np.int64]
     launches: int
     grade: str
+    looped: int = 0
+    """Launches that a library makes one after the other in one call, beside *launches*."""
 
     def __add__(self, other: Priced) -> Priced:
         """One after the other; the longer one tells the grade."""
         longer = self if np.max(self.duration_ns) >= np.max(other.duration_ns) else other
-        return Priced(self.duration_ns + other.duration_ns, self.launches + other.launches, longer.grade)
+        launches, looped = self.launches + other.launches, self.looped + other.looped
+        return Priced(self.duration_ns + other.duration_ns, launches, longer.grade, looped)
 
 
 class Costs:
     """Prices operators; remembers what it has priced, since most layers are alike."""
 
-    def __init__(self, accelerator: Accelerator, execution: Execution) -> None:
+    def __init__(self, accelerator: Accelerator, execution: Execution, *, per_expert: bool = False) -> None:
+        """*per_expert*: a grouped product is a library's loop over the experts of the rank.
+
+        Their kernels share the device on several streams, so that the group's time is priced; the host launches each.
+        """
         self._accelerator = accelerator
         self._execution: Execution = execution
+        self._per_expert = per_expert
         self._known: dict[tuple[Kernel, Direction], tuple[float, str]] = {}
 
     def forward(self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None) -> Priced:
@@ -77,6 +85,11 @@ class Costs:
         """Host time of one launch."""
         return round(self._accelerator.launch_s(self._execution) * 1e9)
 
+    @property
+    def looped_launch_ns(self) -> int:
+        """Host time of one launch of those that a library makes in a loop."""
+        return round(self._accelerator.sheet.kernel_launch.value * 1e9)
+
     def _price(
         self, kernels: tuple[Kernel, ...], operator: Operator, rows: Rows | None, direction: Direction
     ) -> Priced:
@@ -92,7 +105,13 @@ class Costs:
         nanoseconds = np.ceil(np.asarray(total) * 1e9).astype(np.int64)
         grade = max(weakest, key=lambda g: weakest[g]) if weakest else "measured"
         duration = int(nanoseconds) if nanoseconds.ndim == 0 else nanoseconds
-        return Priced(duration, sum(kernel.launches for kernel in kernels), grade)
+        return Priced(duration, sum(kernel.launches for kernel in kernels), grade, self._looped(kernels, rows))
+
+    def _looped(self, kernels: tuple[Kernel, ...], rows: Rows | None) -> int:
+        """Launches of all experts but the first of each grouped product."""
+        if not self._per_expert or rows is None:
+            return 0
+        return sum(rows.shape[-1] - 1 for kernel in kernels if kernel.kind == "grouped_gemm")
 
     def _plain(self, kernel: Kernel, direction: Direction) -> tuple[float, str]:
         """Time of *launches* equal kernels that share the work given."""

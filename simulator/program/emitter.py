@@ -17,12 +17,13 @@ COMPUTE = "compute"
 class Emitter:
     """Tasks so far, and what the next ones belong to."""
 
-    def __init__(self, launch_ns: int) -> None:
+    def __init__(self, launch_ns: int, looped_launch_ns: int = 0) -> None:
         self.tasks: list[Task] = []
         self.phase = "forward"
         self.layer = -1
         self.micro_batch = -1
         self._launch_ns = launch_ns
+        self._looped_launch_ns = looped_launch_ns
         self._awaited: tuple[int, ...] = ()
         self._held: dict[str, None] = {}
 
@@ -54,7 +55,7 @@ class Emitter:
                 kind,
                 priced.duration_ns,
                 deps=deps,
-                host_ns=priced.launches * self._launch_ns if host_ns is None else host_ns,
+                host_ns=self._host_ns(priced) if host_ns is None else host_ns,
                 grade=priced.grade,
             ),
             allocates,
@@ -105,6 +106,9 @@ class Emitter:
     def holds(self, key: str) -> bool:
         """Whether *key* is allocated."""
         return key in self._held
+
+    def _host_ns(self, priced: Priced) -> int:
+        return priced.launches * self._launch_ns + priced.looped * self._looped_launch_ns
 
     def _write(self, task: Task, allocates: Iterable[Allocation]) -> int:
         task.phase, task.layer, task.micro_batch = self.phase, self.layer, self.micro_batch

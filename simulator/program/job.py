@@ -48,6 +48,8 @@ class Job:
     loss: Loss
     exchange: str
     """How rows find their experts: a file of `exchanges/`."""
+    per_expert: bool
+    """Whether the products of a rank's experts are launched one by one, in a library's loop."""
     routing: Outcome | None
     """Rows of every expert slot in one micro-batch, and where the experts are; None without experts."""
     images: ImageLoad | None = None

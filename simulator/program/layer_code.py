@@ -153,7 +153,7 @@ class LayerCode:
         step = self._steps[number]
         scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._scratch[number])
         takes = self._go_round(step, step.rounds, [*takes, scratch])
-        self._run(step, step.forward, step.moves, takes, blocks_host=step.name == "dispatch")
+        self._run(step, step.forward, step.moves, takes, blocks_host=step.reads_counts)
         self._free(scratch.key, *done)
 
     def _run(

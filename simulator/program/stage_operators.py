@@ -22,6 +22,9 @@ from simulator.program.layout import Layout
 from simulator.program.megatron import gather_buffer_bytes, hooked_weights, unread_gradients, with_hooks, with_split
 from simulator.program.unit import Unit
 
+_EXPERT_STREAMS = 4
+"""Streams of Transformer Engine's grouped matmuls."""
+
 
 class StageOperators:
     """Operators of stage *number*."""
@@ -138,9 +141,11 @@ class StageOperators:
     def _matmul_workspaces(self) -> list[Allocation]:
         """What the matmul library holds: PyTorch has a handle in its own thread and one in autograd's.
 
-        Transformer Engine brings one of its own, and leaves those two to the output layer.
+        Transformer Engine brings one of its own, and leaves those two to the output layer; the streams on which it runs
+        the matmuls of experts have one each (`get_cublas_workspace`).
         """
-        handles = 1 + 2 * self._last if self._engine else 2
+        streams = _EXPERT_STREAMS if self._job.per_expert and self._job.routing is not None else 0
+        handles = 1 + streams + 2 * self._last if self._engine else 2
         size = self._job.cluster.accelerator.matmul_workspace_bytes
         return [tensors("resident.matmul workspaces", "workspace", [size] * handles)] if size else []
 

@@ -13,7 +13,7 @@ from simulator.program.costs import Costs, Priced, adapters_of
 from simulator.program.expert_load import LayerLoad
 from simulator.program.network import Network, Transfer
 
-EXCHANGES = ("dispatch", "combine")
+EXCHANGES = ("dispatch", "dispatch_weights", "combine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Step:
     """Parameters used; the backward pass makes the gradients of those that are trained."""
     output_size: float = 0.0
     """Size of its result, per routed row or in all."""
+    reads_counts: bool = False
+    """Whether the host waits, before the transfers, for what the device has counted."""
     communicates: bool = False
     """Whether it moves data between ranks: between ranks that are one, it moves nothing."""
     moves: tuple[Transfer, ...] = ()
@@ -120,6 +122,7 @@ class Pricer:
             restored=restored,
             weights=operator.weights,
             output_size=operator.output_bytes,
+            reads_counts=operator.reads_counts,
             communicates=bool(
                 operator.name in EXCHANGES or operator.forward_collectives or operator.backward_collectives
             ),

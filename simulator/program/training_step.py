@@ -52,7 +52,7 @@ class TrainingStep:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._costs = Costs(job.cluster.accelerator, job.workload.execution)
+        self._costs = Costs(job.cluster.accelerator, job.workload.execution, per_expert=job.per_expert)
         self.stages = job.mesh.pp
         self._stages = [_Stage(job, self._costs, number) for number in range(job.mesh.pp)]
 
@@ -87,7 +87,7 @@ class _Stage:
 
     def program(self, micro_batches: int) -> StageProgram:
         """The stage's passes in the schedule's order, then the update."""
-        job, emitter = self._job, Emitter(self._costs.launch_ns)
+        job, emitter = self._job, Emitter(self._costs.launch_ns, self._costs.looped_launch_ns)
         sharding = data_parallel(job, emitter, self._costs, self._network, self._layout, self._operators, micro_batches)
         writer = StageWriter(job, self._layout, self._code(emitter), emitter, sharding, self._network)
         ends = {}

@@ -66,6 +66,10 @@ class Outcome:
     """Patches of the images that each rank encodes, [micro-batches, ranks]."""
     dropped_rows: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Rows that were not computed at all, [layers]; empty where nothing is ever dropped."""
+    padded: bool = False
+    """Whether every slot computes as many rows from every rank, zeros among them."""
+    zero_rows: int = 0
+    """Rows of zeros, of all."""
     nodes_per_token: float | None = None
     """Mean number of nodes that hold a token's experts, where the policy bounds it."""
 
@@ -78,7 +82,7 @@ class Outcome:
     def dropped_share(self) -> float:
         """Rows that were dropped, of all that were routed."""
         dropped = int(self.dropped_rows.sum())
-        return dropped / (dropped + int(self.rows.sum()))
+        return dropped / (dropped + int(self.rows.sum()) - self.zero_rows)
 
     @property
     def rank_max_over_mean(self) -> float:

@@ -7,7 +7,7 @@ function's result too. SiTU computes in fp32, so that its eager form makes fp32 
 
 from __future__ import annotations
 
-from simulator.model.operator import Operator, Saved
+from simulator.model.operator import Kernel, Operator, Saved
 from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, pointwise
 
 _FLOPS_PER_ELEMENT = {"silu": 5, "gelu": 8, "situ": 12, "relu2": 2, "swigluoai": 8}
@@ -33,14 +33,26 @@ def activation(
 def _fused(lane: Lane, name: str, source: str, width: int, function: str, *, gated: bool) -> Operator:
     flops = _FLOPS_PER_ELEMENT.get(function, 5) * lane.count * width
     inputs, one = lane.tensor_bytes(2 * width if gated else width), lane.tensor_bytes(width)
+    backward: tuple[Kernel, ...] = (pointwise(2 * inputs + one, 2 * flops),)
+    if lane.megatron and gated:
+        backward = _compiled_halves(lane, inputs, one, flops)
     return Operator(
         name,
         forward=(pointwise(inputs + one, flops),),
-        backward=(pointwise(2 * inputs + one, 2 * flops),),
+        backward=backward,
         saved=(Saved(source, inputs),),
         output_bytes=one,
         rows=lane.rows,
     )
+
+
+def _compiled_halves(lane: Lane, inputs: float, one: float, flops: float) -> tuple[Kernel, ...]:
+    """The gradient as Megatron-LM compiles it: the halves of the joined result are far apart, so that what both need,
+    the result's gradient and gate, is read twice. The weights of routed rows get theirs from a second kernel.
+    """
+    halves = pointwise(2 * inputs + 3 * one, 2 * flops)
+    weights = (pointwise(inputs + one, flops, kind="reduction"),) if lane.rows == "routed" else ()
+    return halves, *weights
 
 
 def _eager_gated(lane: Lane, name: str, source: str, width: int, kind: str) -> Operator:

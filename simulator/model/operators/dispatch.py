@@ -6,14 +6,24 @@ activations' format, K3's latent 3,584 x 2 = 7,168 B (models_and_formulas sectio
 
 Fused stacks gather both ways: each token knows its rows. Inductor's indexed kernels are bound by their addresses as
 eager's strided ones (H200, 65,536 rows of 2,048: 160 to 186 us for 302 MB).
+
+Transformer Engine's permute first makes a table of each token's rows among all experts, in three kernels, the last of
+which sorts every token's experts; its sort of chunks makes a map of rows. The weights of rows travel beside them, since
+the activation applies them. Where every expert takes as many rows from every rank, Megatron-LM transposes instead of
+sorting chunks, knows all counts beforehand, and need not wait for them.
 """
 
 from __future__ import annotations
 
-from simulator.model.architecture import MixtureOfExperts
-from simulator.model.operator import Kernel, Operator
-from simulator.model.operators.lane import INT64_BYTES, Lane, Step, chain, pointwise
+from dataclasses import replace
+from math import ceil, log2
 
+from simulator.model.architecture import MixtureOfExperts
+from simulator.model.operator import Kernel, Operator, Saved
+from simulator.model.operators.lane import FP32_BYTES, INT64_BYTES, Lane, Step, chain, pointwise
+
+_INT32_BYTES = 4
+_MASK_BYTES = 1
 _SORT_LAUNCHES = 4
 """Kernels of one radix sort of positions (torch 2.11)."""
 _INDEX_LAUNCHES = 5
@@ -22,10 +32,16 @@ _SORT_BYTES = 4 * INT64_BYTES
 """A position and where it stood, read and written by each kernel of a sort."""
 
 
-def dispatch_operators(component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int) -> tuple[Operator, ...]:
-    """From tokens to rows that stand by expert on the expert's rank; *width* is the experts' width."""
+def dispatch_operators(
+    component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int, *, padded: bool = False
+) -> tuple[Operator, ...]:
+    """From tokens to rows that stand by expert on the expert's rank; *width* is the experts' width.
+
+    *padded*: every expert takes as many rows from every rank.
+    """
+    permute = _permute(tokens, width, own_rows(component, tokens))
     return (
-        _permute(tokens, width, own_rows(component, tokens)),
+        _with_row_table(permute, tokens, component.experts) if tokens.megatron else permute,
         Operator(
             "dispatch",
             (),
@@ -33,15 +49,19 @@ def dispatch_operators(component: MixtureOfExperts, tokens: Lane, routed: Lane, 
             output_bytes=routed.tensor_bytes(width),
             payload_bytes=routed.tensor_bytes(width),
             backward_payload_bytes=routed.tensor_bytes(width),
+            reads_counts=not padded,
         ),
-        _expert_order("sort_by_expert", routed, width),
+        *((_row_weights(),) if tokens.megatron else ()),
+        _expert_order(component, "sort_by_expert", routed, width, padded=padded),
     )
 
 
-def combine_operators(component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int) -> tuple[Operator, ...]:
+def combine_operators(
+    component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int, *, padded: bool = False
+) -> tuple[Operator, ...]:
     """From the experts' rows back to one weighted sum a token."""
     return (
-        _expert_order("sort_by_source", routed, width),
+        _expert_order(component, "sort_by_source", routed, width, padded=padded),
         Operator(
             "combine",
             (),
@@ -93,11 +113,44 @@ def _ordered_add(rows: float, copies: float, target: float) -> tuple[Kernel, ...
     return pointwise(target, kind="fill"), *ordered_positions(rows), pointwise(3 * copies, kind="scatter_put")
 
 
-def _expert_order(name: str, routed: Lane, width: int) -> Operator:
-    """Rows arrive by source rank and are computed by expert: one copy each way."""
-    kernel = pointwise(2 * routed.tensor_bytes(width), kind="copy")
+def _with_row_table(permute: Operator, tokens: Lane, experts: int) -> Operator:
+    """*permute* behind the kernels that number the rows: two passes over experts by tokens, and a sort of each token's.
+
+    The table, twice the experts and a count of int32 a token, is kept to find the way back.
+    """
+    wide = 2 ** ceil(log2(experts))
+    stages = log2(wide) * (log2(wide) + 1) / 2
+    number = pointwise(tokens.count * experts * (_MASK_BYTES + 3.0 * _INT32_BYTES), kind="scatter", launches=2)
+    order = pointwise(tokens.count * wide * stages * 2 * _INT32_BYTES, kind="bitonic_sort")
+    kept = Saved("row_table", float(tokens.count * (2 * experts + 1) * _INT32_BYTES))
+    return replace(permute, forward=(number, order, *permute.forward), saved=(*permute.saved, kept))
+
+
+def _row_weights() -> Operator:
+    """The exchange of the rows' weights, and of their gradients."""
+    weight = float(FP32_BYTES)
     return Operator(
-        name, (kernel,), (kernel,), output_bytes=routed.tensor_bytes(width), rows="routed", expert_parallel_only=True
+        "dispatch_weights",
+        (),
+        rows="routed",
+        output_bytes=weight,
+        payload_bytes=weight,
+        backward_payload_bytes=weight,
+    )
+
+
+def _expert_order(component: MixtureOfExperts, name: str, routed: Lane, width: int, *, padded: bool) -> Operator:
+    """Rows arrive by source rank and are computed by expert: one copy each way."""
+    kernel = pointwise(2 * routed.tensor_bytes(width), kind="transpose" if padded else "copy")
+    # Each row looks for its chunk, one for every expert, in the sums of their lengths.
+    search = pointwise(component.experts * _INT32_BYTES, kind="sort")
+    return Operator(
+        name,
+        forward=(search, kernel) if routed.megatron and not padded else (kernel,),
+        backward=(kernel,),
+        output_bytes=routed.tensor_bytes(width),
+        rows="routed",
+        expert_parallel_only=True,
     )
 
 

@@ -53,9 +53,10 @@ def _shared_rows(operator: Operator) -> Operator:
 
 
 def _permute(operator: Operator) -> Operator:
-    (gather,) = operator.forward
+    *numbering, gather = operator.forward
     copies = operator.output_bytes
-    return replace(operator, forward=(_cast(gather, copies), _smaller(gather)), output_bytes=copies * _SHARE)
+    forward = (*numbering, _cast(gather, copies), _smaller(gather))
+    return replace(operator, forward=forward, output_bytes=copies * _SHARE)
 
 
 def _dispatch(operator: Operator) -> Operator:

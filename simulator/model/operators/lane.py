@@ -39,6 +39,8 @@ class Lane:
     execution: Execution
     element_bytes: int
     rows: Rows = "tokens"
+    megatron: bool = False
+    """Whether the hand-fused stack is Megatron-LM's."""
     kept: int | None = None
     """Rows that a rank keeps of a tensor which it gathered from others and gathers again when needed; None: all."""
 
@@ -67,12 +69,12 @@ class Lane:
 
 def token_lane(workload: Workload) -> Lane:
     """The rank's tokens, inside a part that the tp ranks split."""
-    return Lane(workload.tokens, workload.execution, workload.activation_bytes)
+    return Lane(workload.tokens, workload.execution, workload.activation_bytes, megatron=workload.megatron)
 
 
 def own_lane(workload: Workload) -> Lane:
     """The tokens whose residual stream the rank holds."""
-    return Lane(workload.own_tokens, workload.execution, workload.activation_bytes)
+    return replace(token_lane(workload), count=workload.own_tokens)
 
 
 def sent_lane(workload: Workload) -> Lane:
@@ -87,7 +89,7 @@ def gathered_lane(workload: Workload) -> Lane:
 
 def routed_lane(workload: Workload) -> Lane:
     """One routed row."""
-    return Lane(1, workload.execution, workload.activation_bytes, "routed")
+    return replace(token_lane(workload), count=1, rows="routed")
 
 
 def pointwise(moved_bytes: float, flops: float = 0.0, *, kind: str = "elementwise", launches: int = 1) -> Kernel:

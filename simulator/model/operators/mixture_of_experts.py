@@ -41,14 +41,15 @@ def operators(component: MixtureOfExperts, hidden: int, workload: Workload) -> t
     """Operators of *component* in a model *hidden* wide."""
     tokens, sent, routed = own_lane(workload), sent_lane(workload), routed_lane(workload)
     width = component.latent or hidden
-    permute, dispatch, sort_by_expert = dispatch_operators(component, sent, routed, width)
-    sort_by_source, combine, unpermute = combine_operators(component, sent, routed, width)
+    padded = workload.padded_experts
+    permute, *dispatch, sort_by_expert = dispatch_operators(component, sent, routed, width, padded=padded)
+    sort_by_source, combine, unpermute = combine_operators(component, sent, routed, width, padded=padded)
     return (
-        *router_operators(component, tokens, hidden),
+        *router_operators(component, tokens, hidden, padded=padded),
         *_latent_down(component, tokens, hidden),
         *take_share(workload, width),
         permute,
-        dispatch,
+        *dispatch,
         *share_experts(workload, routed, width, "before"),
         sort_by_expert,
         *_experts(component, routed, width),

@@ -1,6 +1,7 @@
 """The router of a mixture of experts: one thin product, then scores, the choice of experts and the rows' new order.
 
-2 D E FLOPs a token (models_and_formulas section 3.8). Fused stacks score and choose in one kernel and sort in three.
+2 D E FLOPs a token (models_and_formulas section 3.8). Fused stacks score and choose in one kernel and sort in three;
+Megatron-LM's way is in `megatron_router.py`.
 Eager PyTorch upcasts to fp32 in its softmax, and runs a few dozen small kernels to sort; autograd keeps the fp32 scores
 and the int64 positions.
 """
@@ -14,6 +15,7 @@ from simulator.model.operator import Kernel, Operator, Saved
 from simulator.model.operators.dispatch import ordered_positions, sort_positions
 from simulator.model.operators.gemm import linear
 from simulator.model.operators.lane import FEED_FORWARD_INPUT, FP32_BYTES, INT64_BYTES, Lane, chain, pointwise
+from simulator.model.operators.megatron_router import megatron_choice
 
 _ORDER_TABLES = 3
 """Positions that eager keeps beside the choice: rows to slots, slots to rows, slots to tokens."""
@@ -23,10 +25,14 @@ _EAGER_ORDER_LAUNCHES = 13
 """Histogram, running sum, comparisons, casts and the inverse order."""
 
 
-def router_operators(component: MixtureOfExperts, lane: Lane, hidden: int) -> tuple[Operator, ...]:
-    """Router product and choice for each token."""
+def router_operators(
+    component: MixtureOfExperts, lane: Lane, hidden: int, *, padded: bool = False
+) -> tuple[Operator, ...]:
+    """Router product and choice for each token; *padded*: every expert takes as many of them."""
     choices = component.experts + component.zero_experts
     product = linear(lane, "router", FEED_FORWARD_INPUT, hidden, choices, ("mlp.gate.weight",))
+    if lane.megatron:
+        return replace(product, reads=""), megatron_choice(component, lane, choices, padded=padded)
     return replace(product, reads=""), _choice(component, lane, choices)
 
 

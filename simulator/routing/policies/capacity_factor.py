@@ -3,6 +3,10 @@
 An expert takes ceil(factor * tokens * top_k / experts) rows of a micro-batch, tokens counted over the group. Frameworks
 that bound what each *source* rank may send drop a little more, since ranks' mixes differ; here they are alike. Dropped
 rows skip the layer, which costs quality that is not modelled. Method: section 2.2 of arXiv 2101.03961.
+
+With padding, an expert takes ceil(factor * tokens * top_k / experts) rows from every rank, tokens counted there: what a
+rank does not send is filled with zeros, which are computed as well (Megatron-LM,
+`--moe-pad-expert-input-to-capacity`).
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ class Options:
 
     factor: float = 1.25
     """Capacity over an even share."""
+    pad: bool = False
+    """Whether what an expert has too little is filled up with zeros."""
 
 
 def apply(planned: RoutingTable, replayed: RoutingTable, setting: Setting, options: Options) -> Outcome:  # noqa: ARG001
@@ -30,7 +36,12 @@ def apply(planned: RoutingTable, replayed: RoutingTable, setting: Setting, optio
     if options.factor <= 0:
         raise ValueError(f"factor is {options.factor:g}, expected more than 0")
     whole = placed(contiguous(replayed.layers, replayed.experts, setting.ep), replayed, setting)
-    even = whole.source_tokens.sum(axis=1) * setting.top_k / replayed.experts
-    capacity = np.array([ceil(options.factor * rows) for rows in even])
-    kept = np.minimum(whole.rows, capacity[:, None, None, None])
-    return replace(whole, rows=kept, dropped_rows=(whole.rows - kept).sum(axis=(0, 2, 3)))
+    even = whole.source_tokens * setting.top_k / replayed.experts
+    if options.pad:
+        capacity = np.array([sum(ceil(options.factor * rows) for rows in ranks) for ranks in even])
+    else:
+        capacity = np.array([ceil(options.factor * rows) for rows in even.sum(axis=1)])
+    most = np.broadcast_to(capacity[:, None, None, None], whole.rows.shape)
+    kept = np.minimum(whole.rows, most)
+    capped = replace(whole, rows=kept, dropped_rows=(whole.rows - kept).sum(axis=(0, 2, 3)))
+    return replace(capped, rows=most, padded=True, zero_rows=int((most - kept).sum())) if options.pad else capped
