@@ -37,7 +37,8 @@ def test_a_bucket_is_closed_by_the_gradient_that_fills_it() -> None:
 
 def test_every_rank_holds_everything_and_its_buckets(small: Small) -> None:
     program = ddp(small)
-    held = {allocation.key: allocation.bytes for allocation in (*program.resident, *program.born)}
+    kept = [item for item in (*program.resident, *program.born) if item.key != "resident.matmul workspaces"]
+    held = {item.key: item.bytes for item in kept}
     assert held == {
         "resident.parameters": 2 * PARAMETERS,
         "resident.buckets": 2 * PARAMETERS,

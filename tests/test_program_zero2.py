@@ -23,7 +23,8 @@ def sent(tasks: list[Task]) -> float:
 
 def test_parameters_are_whole_and_the_optimizer_is_shared(small: Small) -> None:
     program = zero2(small)
-    held = {allocation.key: allocation.bytes for allocation in (*program.resident, *program.born)}
+    kept = [item for item in (*program.resident, *program.born) if item.key != "resident.matmul workspaces"]
+    held = {item.key: item.bytes for item in kept}
     assert held == {
         "resident.parameters": 2 * PARAMETERS,
         "resident.master weights": 4 * PARAMETERS / 16,
