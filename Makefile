@@ -33,7 +33,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist loadfile
 
 kernels: $(KERNELS)/.installed
 	TRITON_INTERPRET=1 $(KERNELS)/bin/python -m pytest --noconftest tests/test_kernels_*.py
