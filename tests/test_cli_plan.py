@@ -46,7 +46,7 @@ def test_cards_may_be_changed_without_minding_the_split(scenario: str) -> None:
 
 
 def test_bad_input_is_told_without_a_traceback(scenario: str) -> None:
-    for change in ("cluster.accelerators=12", "cluster.node=hgx-h300", "training.zero=2"):
+    for change in ("cluster.accelerators=12", "cluster.node=hgx-h300", "training.zero=4"):
         result = CliRunner().invoke(app, ["plan", scenario, "--set", change])
         assert result.exit_code == 2
         assert change.partition("=")[0].split(".")[1] in result.stderr

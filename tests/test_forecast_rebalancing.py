@@ -28,8 +28,8 @@ def test_a_rank_fetches_its_shard_of_what_it_lacks_with_the_states(small: Small)
     # Parameter and two moments stay from step to step.
     width = 4 + 2 * 4
     assert found["rebalance_bytes"] == lacks.sum(axis=0).max() * SHARD * width
-    # The eight ranks of a group are one node: NVLink at the share of it that all-to-all attains.
-    assert found["rebalance_s"] == pytest.approx(found["rebalance_bytes"] / (450e9 * 0.691))
+    # The eight ranks of a group are one node: NVLink at the share of it that all-to-all attains
+    assert found["rebalance_s"] == pytest.approx(found["rebalance_bytes"] / (450e9 * 0.7011), rel=1e-4)
 
 
 def test_frozen_experts_travel_without_states(small: Small) -> None:

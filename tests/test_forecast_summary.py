@@ -42,6 +42,9 @@ def test_folded_and_apart_forecast_the_same(small: Small, kind: str, overrides: 
     folded, apart = (summary(small, kind, *overrides, fold=fold) for fold in (True, False))
     assert folded["step_time_s"]["p50"] == apart["step_time_s"]["p50"]
     assert folded["time"] == pytest.approx(apart["time"], rel=1e-9)
+    # One row for each class of ranks, and classes are what folding changes.
+    for found in (folded, apart):
+        del found["memory"]["hbm"]["peaks"]
     assert folded["memory"] == apart["memory"]
     assert folded["traffic"] == apart["traffic"]
     assert folded["engine"]["classes"] < apart["engine"]["classes"] == 16

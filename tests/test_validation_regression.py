@@ -35,7 +35,7 @@ HELD = {
     ("llm-foundry", THROUGHPUT): (10, 0.178, 1.199),
     ("megatron", STEP): (3, 0.451, 0.456),
     ("megatron", THROUGHPUT): (8, 0.246, 0.392),
-    ("nemo", THROUGHPUT): (3, 0.069, 0.112),
+    ("nemo", THROUGHPUT): (3, 0.079, 0.097),
     ("simumax", STEP): (25, 0.047, 0.099),
     ("simumax", ALLOCATED): (25, 0.001, 0.007),
     ("simumax", RESERVED): (22, 0.047, 0.060),

@@ -32,8 +32,10 @@ SOURCES = {
     "vtrain": "vTrain: Megatron-DeepSpeed on up to 8 A100",
     "llm-foundry": "llm-foundry: FSDP of 2023 on 8 A100 and H100",
     "torchtune": "torchtune: fine-tuning on one and eight A100",
-    "torchao": "torchao: Llama 4 Scout on 4 B200",
-    "megatron": "Megatron-Bridge: Moonlight on 8 H100",
+    "torchao": "torchao: Llama 3 8B and Llama 4 Scout, bf16 and fp8, on H100, B200 and MI300X",
+    "torchtitan": "torchtitan: Llama 3.1 8B on 8 H100 held at 500 W, bf16 and fp8",
+    "nemo": "NeMo 24.07: Llama 2 and 3 in fp8 on 8 H100",
+    "megatron": "Megatron-Bridge: Moonlight, Qwen3-30B and Llama 3 8B, bf16 and fp8, on H100, B200 and GB200",
 }
 Row = dict[str, Any]
 
