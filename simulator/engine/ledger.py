@@ -7,7 +7,7 @@ issued. So the peak does not depend on timing, and a program that fits once fits
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,13 +36,27 @@ class TierLedger:
     left_bytes: Amounts
     """What is still held beside resident memory when the program is over; zero for a program that cleans up."""
 
-    def breakdown(self, behaviour: int, *, resident: bool = True) -> dict[str, float]:
-        """Bytes by kind that *behaviour* held at its peak, largest first, *resident* memory included or not."""
+    def breakdown(self, behaviour: int) -> dict[str, float]:
+        """Bytes by kind that *behaviour* held at its peak, largest first."""
         held: dict[str, float] = {}
-        for position, kind, change in self.entries[: int(self.peak_entry[behaviour]) + 1]:
-            if resident or position >= 0:
-                held[kind] = held.get(kind, 0.0) + of_behaviour(change, behaviour)
+        for _, kind, change in self.entries[: int(self.peak_entry[behaviour]) + 1]:
+            held[kind] = held.get(kind, 0.0) + of_behaviour(change, behaviour)
         return dict(sorted(((k, v) for k, v in held.items() if v > 0.5), key=lambda item: -item[1]))
+
+    def owners(self) -> list[str]:
+        """The kind that takes most of what each behaviour held at its peak beside resident memory, else of that."""
+        at_entry: dict[int, list[int]] = {}
+        for behaviour, number in enumerate(self.peak_entry.tolist()):
+            at_entry.setdefault(number, []).append(behaviour)
+        found = [""] * len(self.peak_entry)
+        resident: dict[str, Quantity] = {}
+        added: dict[str, Quantity] = {}
+        for number, (position, kind, change) in enumerate(self.entries):
+            held = resident if position < 0 else added
+            held[kind] = held.get(kind, 0.0) + change
+            for behaviour in at_entry.get(number, ()):
+                found[behaviour] = _largest(added, behaviour) or _largest(resident, behaviour)
+        return found
 
     def peak_task(self, behaviour: int) -> int:
         """Position of the task at which *behaviour* reached its peak; -1 when it is resident memory alone."""
@@ -98,6 +112,13 @@ def _close(tier: str, rows: list[Entry], behaviours: int) -> TierLedger:
             peak = np.where(higher, own + common, peak)
             at[higher] = number
     return TierLedger(tier, tuple(rows), peak, at, own + common - resident)
+
+
+def _largest(held: Mapping[str, Quantity], behaviour: int) -> str:
+    """The kind of which *behaviour* holds most; none where it holds nothing."""
+    amounts = {kind: of_behaviour(amount, behaviour) for kind, amount in held.items()}
+    kind = max(amounts, key=lambda name: amounts[name], default="")
+    return kind if amounts.get(kind, 0.0) > 0.5 else ""
 
 
 def _falls(change: Quantity) -> bool:

@@ -50,6 +50,7 @@ def rank_peaks(
     program: StageProgram, folding: Folding, later: TierLedger, first: TierLedger, stage: int
 ) -> list[RankPeak]:
     """The peaks of the ranks of *stage*, from the ledgers of *later* steps and of the *first*; highest first."""
+    owners = later.owners()
     found = [
         RankPeak(
             rank=program.first_rank + int(folding.representative[behaviour]),
@@ -57,7 +58,7 @@ def rank_peaks(
             stage=stage,
             peak_bytes=float(later.peak_bytes[behaviour]),
             first_step_peak_bytes=float(first.peak_bytes[behaviour]),
-            owner=_owner(later, behaviour),
+            owner=owners[behaviour],
             **_moment(program.tasks, later.peak_task(behaviour)),
         )
         for behaviour in range(folding.behaviours)
@@ -72,9 +73,3 @@ def _moment(tasks: Sequence[Task], position: int) -> dict[str, Any]:
     task = tasks[position]
     layer, micro_batch = (value if value >= 0 else None for value in (task.layer, task.micro_batch))
     return {"phase": task.phase, "layer": layer, "micro_batch": micro_batch, "task": task.name}
-
-
-def _owner(ledger: TierLedger, behaviour: int) -> str:
-    """The kind that most of what lies above resident memory is."""
-    added = ledger.breakdown(behaviour, resident=False) or ledger.breakdown(behaviour)
-    return next(iter(added), "")
