@@ -20,7 +20,9 @@ _BASES = {
     "bytes_per_s": {"B/s": 1.0, "bit/s": 0.125, "b/s": 0.125},
     "flops_per_s": {"FLOP/s": 1.0, "OP/s": 1.0},
 }
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": HOUR_S, "d": DAY_S}
 _UNITS = {
     kind: {p + base: f * g for base, f in bases.items() for p, g in _PREFIX.items()} for kind, bases in _BASES.items()
 }

@@ -18,7 +18,7 @@ from simulator.engine.long_run import LongRun, Spent, go_through
 from simulator.forecast.errors import Refused
 from simulator.forecast.scenario import Campaign, Scenario
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.library import load_failures
+from simulator.hardware.library import load_failures, price
 
 COURSES = 64
 """Courses of failures that a run is taken through."""
@@ -107,6 +107,14 @@ def verdict(asked: Campaign, found: dict[str, Any], usd_per_accelerator_hour: fl
     if asked.budget_usd is not None and usd["p90"] is not None and usd["p90"] > asked.budget_usd:
         problems.append("budget")
     return {"usd": usd, "misses": problems}
+
+
+def usd_per_hour(scenario: Scenario, accelerator: str) -> float | None:
+    """The scenario's price of an accelerator, else the listed one of the part *accelerator*, if there is one."""
+    if scenario.usd_per_accelerator_hour is not None:
+        return scenario.usd_per_accelerator_hour
+    listed = price(accelerator)
+    return listed.value if listed else None
 
 
 def _storage(asked: Campaign, cluster: Cluster, stored: tuple[float, float]) -> Storage:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from simulator.forecast.assembly import assemble_job, micro_batches
 from simulator.forecast.attribution import attribute
-from simulator.forecast.campaign import campaign, verdict
+from simulator.forecast.campaign import campaign, usd_per_hour, verdict
 from simulator.forecast.memory import MemoryForecast, curve, remember
 from simulator.forecast.rebalancing import rebalancing
 from simulator.forecast.scenario import Scenario
@@ -21,7 +21,6 @@ from simulator.forecast.simulate import SimulatedStep, simulate
 from simulator.forecast.telling import telling_ranks, timeline
 from simulator.forecast.timeline import MemoryCurve, TellingRank, Timeline
 from simulator.forecast.uncertainty import interval, widest
-from simulator.hardware.library import price
 from simulator.program.flops import model_flops
 from simulator.program.job import Job
 from simulator.program.training_step import TrainingStep
@@ -65,7 +64,9 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
     summary = _summary(scenario, job, step, memory)
     if scenario.campaign is not None:
         found = campaign(scenario, folder, job.cluster, summary["step_time_s"], _stored(job, step))
-        summary["campaign"] = found | verdict(scenario.campaign, found, _usd_per_hour(scenario, job))
+        summary["campaign"] = found | verdict(
+            scenario.campaign, found, usd_per_hour(scenario, job.cluster.accelerator.id)
+        )
     summary["engine"]["wall_s"] = perf_counter() - began
     return Forecast(summary, timeline(step, telling_ranks(job, step)), _curves(job, step, memory))
 
@@ -150,19 +151,11 @@ def _by_kind(priced: dict[tuple[str, str], float], step: SimulatedStep) -> dict[
 
 def _cost(scenario: Scenario, job: Job, step_s: float, tokens: int) -> dict[str, float | None]:
     """USD of a step and of a million tokens; None where no price is known."""
-    hourly = _usd_per_hour(scenario, job)
+    hourly = usd_per_hour(scenario, job.cluster.accelerator.id)
     if hourly is None:
         return {"usd_per_step": None, "usd_per_1m_tokens": None}
     usd = hourly * job.mesh.ranks * step_s / 3600
     return {"usd_per_step": usd, "usd_per_1m_tokens": usd / tokens * MILLION}
-
-
-def _usd_per_hour(scenario: Scenario, job: Job) -> float | None:
-    """The scenario's price of an accelerator, else the listed one, if there is one."""
-    if scenario.usd_per_accelerator_hour is not None:
-        return scenario.usd_per_accelerator_hour
-    listed = price(job.cluster.accelerator.id)
-    return listed.value if listed else None
 
 
 def _stored(job: Job, step: SimulatedStep) -> tuple[float, float]:

@@ -7,14 +7,13 @@ links busy. Sizes are those of the whole buffer: what a gather ends with, a redu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, field_validator
 
-from simulator.hardware.figure import Figure, Floats, Grade, Record, Share
+from simulator.hardware.figure import Figure, Floats, Grade, Record, Share, rising
 from simulator.units import BytesPerSecond, Seconds
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -93,13 +92,7 @@ class Run(Record):
     points: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=2)]
     """(bytes of the whole buffer, seconds)."""
 
-    @field_validator("points")
-    @classmethod
-    def _ascending(cls, points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-        for (left, _), (right, _) in pairwise(points):
-            if left >= right:
-                raise ValueError(f"sizes must rise from point to point, found {left:g} before {right:g}")
-        return points
+    _by_size = field_validator("points")(rising)
 
     def seconds(self, message_bytes: ArrayLike) -> Floats:
         """Linear between neighbouring points, which is a latency and a rate of their own for each stretch of sizes.

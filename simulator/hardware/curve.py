@@ -8,13 +8,12 @@ a sequence. What is known of how a kernel spreads over the chip comes on top, as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from simulator.hardware.figure import Figure, Floats, Grade, Record, Share
+from simulator.hardware.figure import Figure, Floats, Grade, Record, Share, rising
 from simulator.hardware.tiling import Tiling
 from simulator.units import Seconds
 
@@ -42,13 +41,7 @@ class Series(Record):
     grade: Grade | None = None
     """Where it differs from the curve's."""
 
-    @field_validator("points")
-    @classmethod
-    def _ascending(cls, points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
-        for (left, _), (right, _) in pairwise(points):
-            if left >= right:
-                raise ValueError(f"sizes must rise from point to point, found {left:g} before {right:g}")
-        return points
+    _by_size = field_validator("points")(rising)
 
     def share(self, size: Floats) -> Floats:
         """The share at *size*, interpolated on log size; sizes of zero take the first point."""

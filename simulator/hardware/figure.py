@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Generic, Literal, TypeVar
 
 import numpy as np
@@ -17,6 +18,14 @@ proportion. assumed: nobody's statement; a guess that the report names as one.""
 
 Share = Annotated[float, Field(gt=0, le=1.5)]
 """A fraction of a peak. May pass 1 where the traffic that is counted is partly served by a cache."""
+
+
+def rising(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    """*points* as they are, by size. Raise :exc:`ValueError` where a size is not above the one before."""
+    for (left, _), (right, _) in pairwise(points):
+        if left >= right:
+            raise ValueError(f"sizes must rise from point to point, found {left:g} before {right:g}")
+    return points
 
 
 class Record(BaseModel):

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from simulator.documents import InvalidDocument
+from simulator.forecast.campaign import usd_per_hour
 from simulator.forecast.errors import Refused
 from simulator.forecast.fitting import changed
 from simulator.forecast.forecast import forecast
 from simulator.forecast.scenario import Campaign, Scenario
-from simulator.hardware.library import load_node, price
+from simulator.hardware.library import load_node
 from simulator.planner.plan import MOST_SIMULATED, Search, answer, explore, prepare
 from simulator.planner.store import Store
 from simulator.planner.sweep import Heard
 from simulator.planner.workers import Workers
-
-HOUR_S = 3600.0
+from simulator.units import DAY_S, HOUR_S
 
 
 def size(
@@ -84,8 +84,8 @@ def _ruled_out(scenario: Scenario, folder: Path, search: Search, found: list[dic
     steps = asked.tokens / (training.global_batch_sequences * training.sequence_length)
     least_s = float(fitting.min()) * steps
     if asked.within is not None and least_s > asked.within:
-        return "too slow", f"at least {least_s / 86400:.3g} days"
-    hourly = _usd_per_hour(scenario, folder)
+        return "too slow", f"at least {least_s / DAY_S:.3g} days"
+    hourly = usd_per_hour(scenario, load_node(scenario.cluster.node, folder).accelerator)
     if hourly is None:
         return ("not needed", "a smaller size meets the goals") if _cheapest(found) is not None else None
     least_usd = hourly * accelerators * least_s / HOUR_S
@@ -124,13 +124,6 @@ def _planned(scenario: Scenario, folder: Path, search: Search, store: Store) -> 
 def _without(accelerators: int, verdict: str, reason: str) -> dict[str, Any]:
     keys = ("split", "complete", "wall_s", "usd", "goodput", "failures", "paid_accelerators")
     return {"accelerators": accelerators, "verdict": verdict, "reason": reason, **dict.fromkeys(keys)}
-
-
-def _usd_per_hour(scenario: Scenario, folder: Path) -> float | None:
-    if scenario.usd_per_accelerator_hour is not None:
-        return scenario.usd_per_accelerator_hour
-    listed = price(load_node(scenario.cluster.node, folder).accelerator)
-    return listed.value if listed else None
 
 
 def _asked(scenario: Scenario) -> Campaign:

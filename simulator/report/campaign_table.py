@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.units import human_bytes, human_count, human_time
+from simulator.units import DAY_S, human_bytes, human_count, human_time
 
-_DAY_S = 86400.0
 _LOST = {
     "checkpoints_s": "checkpoints",
     "rework_s": "work done again",
@@ -42,7 +41,7 @@ def campaign_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def days(seconds: float) -> str:
     """*seconds* as people say how long a run takes: '12.3 days', '5.2 h'."""
-    return f"{seconds / _DAY_S:.3g} days" if seconds >= 2 * _DAY_S else human_time(seconds)
+    return f"{seconds / DAY_S:.3g} days" if seconds >= 2 * DAY_S else human_time(seconds)
 
 
 def _losses(found: Mapping[str, Any]) -> str:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from simulator.report.paper import FAINT, INK, SIZE_INCHES, titles
 from simulator.report.plan_table import split_label
 from simulator.report.sizing_table import sizing_headline
-from simulator.units import human_count
+from simulator.units import DAY_S, human_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DAY_S = 86400.0
 _MEETS, _MISSES = "#009E73", "#D55E00"
 
 
@@ -29,7 +28,7 @@ def sizing_chart(result: Mapping[str, Any]) -> Figure:
     figure.text(0.015, 0.915, told, fontsize=11, color=FAINT, va="center")
     axes = figure.add_axes((0.065, 0.09, 0.9, 0.76))
     for position, one in enumerate(planned):
-        wall = {key: s / _DAY_S for key, s in one["wall_s"].items()}
+        wall = {key: s / DAY_S for key, s in one["wall_s"].items()}
         colour = _MEETS if one["verdict"] == "meets" else _MISSES
         axes.bar(position, wall["p50"], width=0.55, color=colour, zorder=2)
         axes.errorbar(
@@ -42,14 +41,14 @@ def sizing_chart(result: Mapping[str, Any]) -> Figure:
         )  # fmt: skip
     longest_s = max(one["wall_s"]["p90"] for one in planned)
     if result["within_s"] is not None and result["within_s"] < 1.1 * longest_s:
-        axes.axhline(result["within_s"] / _DAY_S, color=INK, lw=1.2, ls="--", zorder=1)
+        axes.axhline(result["within_s"] / DAY_S, color=INK, lw=1.2, ls="--", zorder=1)
         axes.annotate(
-            f"deadline, {result['within_s'] / _DAY_S:.3g} days", (len(planned) - 0.5, result["within_s"] / _DAY_S),
+            f"deadline, {result['within_s'] / DAY_S:.3g} days", (len(planned) - 0.5, result["within_s"] / DAY_S),
             xytext=(0, 4), textcoords="offset points", ha="right", fontsize=10, color=INK,
         )  # fmt: skip
     axes.set_xticks(range(len(planned)), [f"{one['accelerators']:,} cards" for one in planned])
     axes.set_xlim(-0.5, len(planned) - 0.5)
-    axes.set_ylim(0, 1.15 * longest_s / _DAY_S)
+    axes.set_ylim(0, 1.15 * longest_s / DAY_S)
     axes.set_ylabel("days for the whole run; line from p10 to p90", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
