@@ -6,6 +6,7 @@ weight that two operators use gets one gradient, the sum, when the last of them 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter, allocation
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.unit import Unit
+from simulator.program.whole_parameters import WholeParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,26 @@ class Arrivals:
         if last:
             self._held_back = {}
         return taken
+
+
+class Bucketed(WholeParameters, ABC):
+    """Data parallelism with whole parameters, whose gradients are handed on as they come. *late* as of `Arrivals`."""
+
+    def __init__(self, emitter: Emitter, late: Set[str]) -> None:
+        self._arrivals = Arrivals(emitter, late)
+
+    def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
+        """Gradients of *weights*, beside what became of those before."""
+        self._hand_on(self._arrivals.take())
+        return list(self._arrivals.make(unit, weights))
+
+    def reduce(self, _unit: Unit) -> None:
+        """Hand on the gradients that have come."""
+        self._hand_on(self._arrivals.take())
+
+    @abstractmethod
+    def _hand_on(self, gradients: Iterable[Gradient]) -> None:
+        """Put *gradients* where they are summed."""
 
 
 def move(emitter: Emitter, costs: Costs, name: str, kind: str, traffic: float) -> int:

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from simulator.engine.task import Allocation
-from simulator.program.buckets import Arrivals, Buckets, Gradient, move
+from simulator.program.buckets import Bucketed, Buckets, Gradient, move
 from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter
 from simulator.program.fsdp import REDUCE
 from simulator.program.network import Network
-from simulator.program.unit import Unit
 
 FIRST_BUCKET_BYTES = float(1 << 20)
 
 
-class Ddp:
+class Ddp(Bucketed):
     """Writes what DDP adds to a program of *micro_batches*; *late* weights are used more than once."""
 
     def __init__(
@@ -33,31 +31,13 @@ class Ddp:
         self._network = network
         self._buckets = buckets
         self._last = micro_batches - 1
-        self._arrivals = Arrivals(emitter, late)
+        super().__init__(emitter, late)
         self._several = network.ring("all_reduce", "dp_replicate", 1.0) is not None
         self._kept: dict[str, None] = {}
         self._filled = 0.0
         self._limit = FIRST_BUCKET_BYTES
         self._reductions: list[int] = []
         self._reduced = 0.0
-
-    def gather(self, unit: Unit) -> None:
-        """Nothing: parameters are whole."""
-
-    def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
-        """Nothing: parameters are whole."""
-
-    def reshard(self, unit: Unit) -> None:
-        """Nothing: parameters stay whole."""
-
-    def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
-        """Gradients of *weights*, beside what became of those before."""
-        self._hand_on(self._arrivals.take())
-        return list(self._arrivals.make(unit, weights))
-
-    def reduce(self, _unit: Unit) -> None:
-        """Put the gradients that have come into their buckets."""
-        self._hand_on(self._arrivals.take())
 
     def finish_backward(self) -> None:
         """Reduce the last bucket, wait for all of them and, where gradients are no views, copy the averages back."""

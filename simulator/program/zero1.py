@@ -28,11 +28,12 @@ from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE, TENSORS_PER_KE
 from simulator.program.layout import Layout
 from simulator.program.network import Network
 from simulator.program.unit import Unit
+from simulator.program.whole_parameters import WholeParameters
 
 FP32_BYTES = 4
 
 
-class Zero1:
+class Zero1(WholeParameters):
     """Writes what data parallelism adds to a program.
 
     *reduce_bytes* and *stored_bytes*: of an element of the buffer, and of a parameter that is updated. *made*: weights
@@ -62,15 +63,6 @@ class Zero1:
         self._made = made
         self._averaged = averaged
         self._casts = casts
-
-    def gather(self, unit: Unit) -> None:
-        """Nothing: parameters are whole."""
-
-    def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
-        """Nothing: parameters are whole."""
-
-    def reshard(self, unit: Unit) -> None:
-        """Nothing: parameters stay whole."""
 
     def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
         """Gradients that are tensors until they are in the buffer; the others go straight into it."""

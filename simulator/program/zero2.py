@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from simulator.engine.task import Allocation
-from simulator.program.buckets import Arrivals, Buckets, Gradient, move
+from simulator.program.buckets import Bucketed, Buckets, Gradient, move
 from simulator.program.costs import Costs
 from simulator.program.emitter import COMPUTE, Emitter, allocation
 from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE
 from simulator.program.network import Network
-from simulator.program.unit import Unit
 
 FP32_BYTES = 4
 FP64_BYTES = 8
@@ -28,7 +27,7 @@ _BUCKET = "zero2.bucket"
 _PARTITION = "zero2.partition"
 
 
-class Zero2:
+class Zero2(Bucketed):
     """Writes what ZeRO-2 adds to a program. *trained* elements are shared by *ranks*; the *largest* tensor counts."""
 
     def __init__(
@@ -47,7 +46,7 @@ class Zero2:
         self._costs = costs
         self._network = network
         self._buckets = buckets
-        self._arrivals = Arrivals(emitter, late)
+        super().__init__(emitter, late)
         self._trained = trained
         self._owned = trained / ranks
         self._largest = min(largest, self._owned)
@@ -55,24 +54,6 @@ class Zero2:
         self._filled = 0.0
         self._large: list[str] = []
         self._under_way: tuple[int, float] | None = None
-
-    def gather(self, unit: Unit) -> None:
-        """Nothing: parameters are whole."""
-
-    def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
-        """Nothing: parameters are whole."""
-
-    def reshard(self, unit: Unit) -> None:
-        """Nothing: parameters stay whole."""
-
-    def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
-        """Gradients of *weights*, beside what became of those before."""
-        self._hand_on(self._arrivals.take())
-        return list(self._arrivals.make(unit, weights))
-
-    def reduce(self, _unit: Unit) -> None:
-        """Put the gradients that have come into the bucket."""
-        self._hand_on(self._arrivals.take())
 
     def finish_backward(self) -> None:
         """Sum what is left in the bucket, add the partition to that of earlier micro-batches, free the buckets."""

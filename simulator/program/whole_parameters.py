@@ -1,0 +1,18 @@
+"""Parameters that every rank holds whole: DDP, ZeRO-1 and ZeRO-2 have nothing to gather before use."""
+
+from __future__ import annotations
+
+from simulator.program.unit import Unit
+
+
+class WholeParameters:
+    """Data parallelism that never shards parameters."""
+
+    def gather(self, unit: Unit) -> None:
+        """Nothing: parameters are whole."""
+
+    def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
+        """Nothing: parameters are whole."""
+
+    def reshard(self, unit: Unit) -> None:
+        """Nothing: parameters stay whole."""
