@@ -29,6 +29,8 @@ EXPOSED = {
     "etp": "exposed_tp_s",
     "cp": "exposed_cp_s",
     "pp": "exposed_pp_s",
+    "host copies": "exposed_swap_s",
+    "cores": "exposed_host_s",
 }
 """Part of the step that waiting for a collective's transfer counts towards, by communicator."""
 PARTS = (
@@ -36,6 +38,7 @@ PARTS = (
     "exposed_all_to_all_s",
     "exposed_fsdp_s",
     "exposed_swap_s",
+    "exposed_host_s",
     "exposed_tp_s",
     "exposed_cp_s",
     "exposed_pp_s",

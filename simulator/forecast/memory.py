@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from simulator.engine.ledger import TierLedger, account, of_behaviour
 from simulator.engine.simulation import Recording
 from simulator.engine.task import Allocation
+from simulator.forecast.node_memory import NodeMemory, fullest_nodes, shared_capacities
 from simulator.forecast.peaks import RankPeak, first_step, rank_peaks
 from simulator.forecast.reserved import reserve
 from simulator.forecast.timeline import MemoryCurve, TellingRank
@@ -50,6 +51,8 @@ class MemoryForecast:
     """The pipeline stage it is about: the one with the highest peak."""
     peaks: tuple[RankPeak, ...]
     """Device memory of the ranks of all stages, highest first."""
+    nodes: Mapping[str, NodeMemory] = field(default_factory=dict)
+    """By tier that the cards of a node share, the node that holds most there."""
 
     @property
     def hottest(self) -> int:
@@ -65,7 +68,8 @@ class MemoryForecast:
     def verdict(self) -> str:
         """fits; tight, when the allocator would have to give segments back and try again; does not fit."""
         capacity = self.capacity_bytes["hbm"]
-        if float(self.ledgers["hbm"].peak_bytes.max()) > capacity:
+        over = any(node.excess_bytes > 0 for node in self.nodes.values())
+        if over or float(self.ledgers["hbm"].peak_bytes.max()) > capacity:
             return "does not fit"
         return "tight" if self.reserved_bytes + self.outside_bytes > capacity else "fits"
 
@@ -78,6 +82,8 @@ class MemoryForecast:
             breakdown = ledger.breakdown(worst) if ledger else {}
             peak = float(ledger.peak_bytes[worst]) if ledger else 0.0
             block[tier] = {"peak_bytes": peak, "capacity_bytes": capacity, "breakdown": breakdown}
+        for tier, node in self.nodes.items():
+            block[tier]["node"] = node.row()
         hbm = block["hbm"]
         hbm["allocated_bytes"] = hbm["peak_bytes"] - self.outside_bytes
         hbm["reserved_bytes"] = self.reserved_bytes
@@ -91,7 +97,8 @@ def remember(programs: Sequence[StageProgram], cluster: Cluster, folding: Foldin
     forecasts = [_account(program, cluster, folding, stage) for stage, program in enumerate(programs)]
     worst = max(forecasts, key=lambda found: float(found.ledgers["hbm"].peak_bytes.max()))
     peaks = sorted((peak for found in forecasts for peak in found.peaks), key=lambda peak: -peak.peak_bytes)
-    return replace(worst, peaks=tuple(peaks))
+    nodes = fullest_nodes([found.ledgers for found in forecasts], cluster, folding)
+    return replace(worst, peaks=tuple(peaks), nodes=nodes)
 
 
 def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: int) -> MemoryForecast:
@@ -134,8 +141,6 @@ def _hottest(ledgers: Mapping[str, TierLedger]) -> int:
 
 
 def _capacities(cluster: Cluster) -> dict[str, float]:
-    node, used = cluster.node, min(cluster.accelerators, cluster.node.accelerators)
-    capacities = {"hbm": cluster.accelerator.hbm_capacity_bytes, "ddr": node.ddr.capacity.value / used}
-    if node.nvme is not None:
-        capacities["nvme"] = node.nvme.capacity.value / used
-    return capacities
+    used = min(cluster.accelerators, cluster.node.accelerators)
+    shares = {tier: capacity / used for tier, capacity in shared_capacities(cluster.node).items()}
+    return {"hbm": cluster.accelerator.hbm_capacity_bytes, **shares}

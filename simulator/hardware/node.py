@@ -65,10 +65,18 @@ class Nic(Record):
 
 
 class HostLink(Record):
-    """Copies between an accelerator and the memory of its host, as attained by large pinned copies."""
+    """Copies between an accelerator and the memory of its host, as attained by large ones."""
 
     h2d: Figure[BytesPerSecond]
+    """To the accelerator, from pinned memory, which its copy engine reads by itself."""
     d2h: Figure[BytesPerSecond]
+    both: Figure[BytesPerSecond] | None = None
+    """Both directions at once, added up; None: each as fast as alone."""
+    pageable_h2d: Figure[BytesPerSecond]
+    """From memory that is not pinned: the driver copies it through a buffer of its own."""
+    pageable_d2h: Figure[BytesPerSecond]
+    latency: Figure[Seconds]
+    """What a copy takes beside the time of its bytes."""
 
 
 class Ddr(Record):
@@ -76,6 +84,9 @@ class Ddr(Record):
 
     capacity: Figure[Bytes]
     bandwidth: Figure[BytesPerSecond]
+    """Of its channels."""
+    share: Figure[Share]
+    """Of that, what a sweep of all cores or copies of all accelerators attain."""
 
 
 class Nvme(Record):

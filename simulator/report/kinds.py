@@ -59,7 +59,8 @@ GROUPS = (
     Group("all-gather", "#E69F00", ("all_gather",), "wire"),
     Group("reduce-scatter, all-reduce", "#C8B400", ("reduce_scatter", "all_reduce"), "wire"),
     Group("send, receive", "#882255", ("send", "pipeline"), "wire"),
-    Group("swap", "#5D4037", ("copy_in", "copy_out"), "copy"),
+    Group("copy to or from host", "#5D4037", ("copy_in", "copy_out"), "copy"),
+    Group("host's cores", "#A1887F", ("cpu_optimizer", "cpu_pass")),
     Group("launch", "#DDDDDD", ("launch",), "other"),
     OTHER,
 )
@@ -78,6 +79,7 @@ STREAMS = {
     "fsdp_reduce": "FSDP reduce",
     "copy_in": "copy in",
     "copy_out": "copy out",
+    "cores": "host's cores",
     "host": "host",
 }
 """Streams that people know, from top to bottom, with the words for them."""

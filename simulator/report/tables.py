@@ -191,6 +191,10 @@ def _memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
         )
         words = "free" if peak <= capacity else "too much"
         table.add_row(words, human_bytes(abs(capacity - peak)), _percent(abs(capacity - peak) / capacity), style="bold")
+        if node := held.get("node"):
+            whole, of_node = human_bytes(node["peak_bytes"]), human_bytes(node["capacity_bytes"])
+            words = f"node {node['number']}: {node['cards']} cards, of {of_node}"
+            table.add_row(words, whole, _percent(node["peak_bytes"] / node["capacity_bytes"]))
         tables += ["", table]
         if held.get("peaks"):
             tables += ["", peaks_table(held["peaks"])]

@@ -1,0 +1,103 @@
+"""Prices of what goes on in a node's memory: copies between it and the cards, and sweeps of the node's cores over it.
+
+A copy engine moves pinned memory at the rate of the card's link, memory that is not pinned at that of the driver's
+detour. Three kinds of links are shared: a card's link in each direction, the same link in both where it attains less
+than the sum, and the node's memory, which all cards of the node use alike and at once. Wrong where they do not: then
+the memory is taken to be busier than it is.
+
+    seconds = latency + max(bytes / rate of the link, cards * bytes / (memory bandwidth * attained share))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+import numpy as np
+
+from simulator.engine.task import Allocation, Collective, Quantity
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.figure import Figure
+from simulator.program.network import Transfer
+
+COPY_OUT = "copy_out"
+"""Stream, and kind, of copies from a card to its host."""
+COPY_IN = "copy_in"
+CORES = "cores"
+"""Stream of what the node's cores do for a card."""
+HOST_TIER = "ddr"
+_COPIES = "host copies"
+"""Communicator of copies: each behaviour is a group of its own, so that nobody waits for anybody."""
+
+
+class HostMemory:
+    """Of one job's nodes. *behaviours*: those of a stage's ranks."""
+
+    def __init__(self, cluster: Cluster, behaviours: int) -> None:
+        self._link = cluster.node.host_link
+        self._memory_bytes_per_s = cluster.node.ddr.bandwidth.value * cluster.node.ddr.share.value
+        self._memory_grade = cluster.node.ddr.bandwidth.grade
+        self._cards = min(cluster.accelerators, cluster.node.accelerators)
+        self._behaviours = behaviours
+
+    def out(self, size: Quantity, *, pinned: bool = True) -> Transfer:
+        """A copy of *size* bytes of each behaviour from the card to its host."""
+        return self._copy(COPY_OUT, size, self._link.d2h if pinned else self._link.pageable_d2h)
+
+    def into(self, size: Quantity, *, pinned: bool = True) -> Transfer:
+        """A copy of *size* bytes of each behaviour from the host to its card."""
+        return self._copy(COPY_IN, size, self._link.h2d if pinned else self._link.pageable_h2d)
+
+    def sweep(self, kind: str, traffic: Quantity) -> Transfer:
+        """A pass of the cores over the node's memory, *traffic* bytes read and written for each card."""
+        busy_s = self._memory_s(traffic)
+        return self._transfer(kind, CORES, traffic, busy_s, {"host memory": busy_s}, self._memory_grade)
+
+    def _copy(self, kind: str, size: Quantity, rate: Figure[float]) -> Transfer:
+        moved = np.asarray(size, np.float64)
+        link_s, memory_s = moved / rate.value, self._memory_s(size)
+        busy: dict[str, Quantity] = {f"host link {kind}": link_s, "host memory": memory_s}
+        if self._link.both is not None:
+            busy["host link"] = moved / self._link.both.value
+        latency_s = np.where(moved > 0, self._link.latency.value, 0.0)
+        seconds: Quantity = latency_s + np.maximum(link_s, memory_s)
+        return self._transfer(kind, _COPIES, size, seconds, busy, rate.grade)
+
+    def _memory_s(self, traffic: Quantity) -> Quantity:
+        seconds: Quantity = self._cards * np.asarray(traffic, np.float64) / self._memory_bytes_per_s
+        return seconds
+
+    def _transfer(
+        self, kind: str, communicator: str, size: Quantity, seconds: Quantity, busy: dict[str, Quantity], grade: str
+    ) -> Transfer:
+        collective = Collective(
+            communicator,
+            np.arange(self._behaviours),
+            {link: float(np.max(busy_s)) * 1e9 for link, busy_s in busy.items()},
+            wire_bytes=size,
+            takes_compute=False,
+        )
+        exact_ns = np.broadcast_to(np.asarray(seconds), (self._behaviours,)) * 1e9
+        duration_ns = np.ceil(exact_ns.round(3)).astype(np.int64)
+        return Transfer(kind, duration_ns, collective, grade)
+
+
+def pinned(key: str, kind: str, pieces: Iterable[Quantity]) -> Allocation:
+    """Pinned host memory for tensors of *pieces* bytes: each rounded up to a power of two.
+
+    So does PyTorch's pinned allocator, which keeps blocks for the next tensor of their size
+    (`CachingHostAllocator`, `PowerOf2Ceil`).
+    """
+    return host_memory(key, kind, [_rounded(size) for size in pieces])
+
+
+def host_memory(key: str, kind: str, pieces: Iterable[Quantity]) -> Allocation:
+    """Host memory for tensors of *pieces* bytes."""
+    sizes = tuple(pieces)
+    return Allocation(key, kind, sum(sizes), tier=HOST_TIER, pieces=sizes if len(sizes) > 1 else ())
+
+
+def _rounded(size: Quantity) -> Quantity:
+    if isinstance(size, np.ndarray):
+        return np.where(size > 0, 2.0 ** np.ceil(np.log2(np.maximum(size, 1.0))), 0.0)
+    return float(1 << (ceil(size) - 1).bit_length()) if size > 0 else 0.0
