@@ -30,6 +30,16 @@ VARIANTS = {
     "dense, heads exchanged": ("dense", "training.context_parallel=all_to_all"),
     "dense, a ring": ("dense", "training.context_parallel=ring"),
     "mixture": ("mixture", "routing.synthetic.sigma=0.5"),
+    "mixture, a token once to each rank": (
+        "mixture",
+        "training.exchange=deduplicated",
+        "routing.synthetic.sigma=0.5",
+    ),
+    "mixture, a token once to each node": (
+        "mixture",
+        "training.exchange=hierarchical",
+        "routing.synthetic.sigma=1.5",
+    ),
     "mixture, a named workload": ("mixture", "routing.workload=W2_hot_rank"),
     "mixture, LoRA": ("mixture", "training.lora={rank: 8, targets: [attention, routed_expert]}"),
     "mixture that predicts two more tokens": (

@@ -1,7 +1,7 @@
 """The all-to-all of expert parallelism, for many layers at once: what `Network.exchange` takes for each, at least.
 
-Every rank sends the same mix, so bytes between two ranks follow from the rows of the receiver alone. Rates are the best
-that any message attains, and latency is left out.
+Rows between two ranks are those of the forecast's own way to send them (`program/exchanges/`). Rates are the best that
+any message attains, and latency is left out.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ import numpy.typing as npt
 from simulator.hardware.cluster import Cluster
 from simulator.parallel.mesh import Mesh
 from simulator.planner.rings import fastest
+from simulator.program.expert_load import node_members, wire_rows
+from simulator.program.network import scale_up_domain
 
 
 class Exchange:
-    """An expert-parallel group that starts where a domain of each level starts."""
+    """An expert-parallel group that starts where a domain of each level starts, and sends its rows one *way*."""
 
-    def __init__(self, cluster: Cluster, mesh: Mesh) -> None:
+    def __init__(self, cluster: Cluster, mesh: Mesh, way: str) -> None:
         sizes = [level.size for level in cluster.levels]
-        self._ranks = mesh.ep
+        self._mesh = mesh
+        self._way = way
+        self._domain = scale_up_domain(cluster)
         self._levels = len(sizes)
         self._crossing: list[tuple[int, npt.NDArray[np.float64], float]] = []
-        if mesh.ep == 1 or not aligned(mesh.ep * mesh.etp, sizes):
+        uneven = way != "all_to_all" and not node_members(mesh, self._domain)
+        if mesh.ep == 1 or uneven or not aligned(mesh.ep * mesh.etp, sizes):
             return
         nearer = np.eye(mesh.ep, dtype=bool)
         for number, level in enumerate(cluster.levels):
@@ -33,16 +38,18 @@ class Exchange:
                 self._crossing.append((number, crossing.astype(float), fastest(cluster, level, "all_to_all")))
             nearer = nearer | together
 
-    def busy_s(self, rows: npt.NDArray[np.int64], payload_bytes: float) -> npt.NDArray[np.float64]:
-        """Time of the busiest port at each level, [levels, layers], in one exchange of each layer.
+    def busy_s(self, rows: npt.NDArray[np.int64], top_k: int) -> npt.NDArray[np.float64]:
+        """Time of the busiest port at each level, [levels, layers], in one exchange of each layer, a byte of a row.
 
-        Each rank gets *rows* [layers, ranks] of *payload_bytes* in all.
+        *rows* [layers, ranks, experts on the rank] are computed in all, *top_k* for a token.
         """
-        sent = rows * (payload_bytes / self._ranks)
         busy = np.zeros((self._levels, len(rows)))
+        if not self._crossing:
+            return busy
+        sent = np.stack([wire_rows(layer, self._mesh, self._way, top_k, self._domain) for layer in rows])
         for level, crossing, bytes_per_s in self._crossing:
-            out, into = sent @ crossing.T, sent * crossing.sum(axis=0)
-            busy[level] = np.maximum(out, into).max(axis=1) / bytes_per_s
+            over = sent * crossing
+            busy[level] = np.maximum(over.sum(axis=2), over.sum(axis=1)).max(axis=1) / bytes_per_s
         return busy
 
 

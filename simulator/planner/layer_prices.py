@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.engine.task import Quantity
-from simulator.model.architecture import Layer
+from simulator.model.architecture import Layer, MixtureOfExperts
 from simulator.model.operator import Operator, Workload
 from simulator.model.operators.layers import embedding_operators, listed_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import module_embedding, module_loss
@@ -218,7 +218,9 @@ class LayerPrices:
         adapters = self._job.trained.adapters(layer_parameters(own, first))
         assert self._experts is not None
         rows = self._experts.rows(ep, tokens)[[self._number[index] for index in indices]]
-        network, exchange = self._network(Mesh(dp_shard=etp, etp=etp), etp), self._exchange(ep, etp)
+        network = self._network(Mesh(dp_shard=etp, etp=etp), etp)
+        assert isinstance(first.feed_forward, MixtureOfExperts)
+        busy_s = self._exchange(ep, etp).busy_s(rows, first.feed_forward.top_k)
         pricer = self._pricer(self._workload(1, 1, etp, 1), network)
         stretch = RoutedStretch(len(indices), ep, len(self._sizes))
         keepers = [n for n, one in enumerate(routed) if one.operator.saved or one.operator.restored]
@@ -238,10 +240,9 @@ class LayerPrices:
             stretch.operator(step, moves, moves_back, again=again)
             if one.loose and operator.name != "combine":
                 stretch.result(step)
-            # What other ways of exchange carry at least is not known without every token's choice.
-            if operator.name in EXCHANGES and ep > 1 and self._job.exchange == "all_to_all":
+            if operator.name in EXCHANGES and ep > 1:
                 least = min(operator.payload_bytes, operator.backward_payload_bytes)
-                stretch.exchange(exchange.busy_s(rows.sum(axis=2), least), again=again)
+                stretch.exchange(busy_s * least, again=again)
             for asked in operator.forward_collectives:
                 if asked.axis == "etp":
                     gathered = etp if asked.operation == "all_gather" else 1
@@ -251,7 +252,7 @@ class LayerPrices:
         return stretch.passes()
 
     def _lay_exchange(self, ep: int, etp: int) -> Exchange:
-        return Exchange(self._job.cluster, Mesh(dp_shard=ep * etp, ep=ep, etp=etp))
+        return Exchange(self._job.cluster, Mesh(dp_shard=ep * etp, ep=ep, etp=etp), self._job.exchange)
 
     def _workload(self, tp: int, cp: int, etp: int, sequences: int) -> Workload:
         """The workload of a split, of as many *sequences* like the job's own one.

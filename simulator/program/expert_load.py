@@ -56,11 +56,20 @@ def layer_load(
     saves and where.
     """
     place = mesh.expert_rank()[folding.representative]
-    sent = np.broadcast_to(rows.sum(axis=1) / mesh.ep, (mesh.ep, mesh.ep))
+    return LayerLoad(rows[place], _each_by_itself(rows, mesh), wire_rows(rows, mesh, exchange, top_k, domain))
+
+
+def wire_rows(
+    rows: npt.NDArray[np.int64], mesh: Mesh, exchange: str, top_k: int, domain: int
+) -> npt.NDArray[np.float64]:
+    """Rows that *exchange* carries from each ep rank (row) to each ep rank (column), arguments as above."""
     if exchange == "all_to_all" or mesh.ep == 1:
-        return LayerLoad(rows[place], sent, sent)
-    members = node_members(mesh, domain)
-    return LayerLoad(rows[place], sent, exchanges()[exchange](mix_of(rows, top_k, members)))
+        return _each_by_itself(rows, mesh)
+    return exchanges()[exchange](mix_of(rows, top_k, node_members(mesh, domain)))
+
+
+def _each_by_itself(rows: npt.NDArray[np.int64], mesh: Mesh) -> npt.NDArray[np.float64]:
+    return np.broadcast_to(rows.sum(axis=1) / mesh.ep, (mesh.ep, mesh.ep))
 
 
 def node_members(mesh: Mesh, domain: int) -> int:
