@@ -11,7 +11,6 @@ overlap is taken from the first run: it is exact where the order of things does 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,31 +18,26 @@ from simulator.engine.simulation import Recording
 from simulator.engine.task import Task, Vector
 
 
-def stretched(program: Sequence[Task], recording: Recording, taken: float) -> list[Task]:
-    """*program* with its compute tasks as long as they are when transfers beside them take the share *taken*.
+def lost_ns(program: Sequence[Task], recording: Recording, taken: float) -> Vector | None:
+    """How much longer each task takes, a row a task and a column a behaviour, when transfers take the share *taken*.
 
     A task that spends x ns beside transfers loses taken * x of its work there, and makes up for it at full speed where
-    no transfer is beside it, or longer beside it: x * taken / (1 - taken) in all.
+    no transfer is beside it, or longer beside it: x * taken / (1 - taken) in all. None where nothing is lost.
     """
-    moving = [i for i, task in enumerate(program) if task.collective is not None and task.collective.takes_compute]
-    working = [i for i, task in enumerate(program) if task.collective is None]
-    if not moving or not working or taken <= 0:
-        return list(program)
-    beside = np.stack(
-        [_beside(recording, moving, working, behaviour) for behaviour in range(recording.end_ns.shape[1])],
-        axis=1,
-    )
-    extra = np.rint(beside * (taken / (1 - taken))).astype(np.int64)
-    result = list(program)
-    for row, position in enumerate(working):
-        if extra[row].any():
-            result[position] = replace(program[position], duration_ns=program[position].duration_ns + extra[row])
+    works = np.array([task.collective is None for task in program], bool)
+    moves = np.array([task.collective is not None and task.collective.takes_compute for task in program], bool)
+    if taken <= 0 or not moves.any() or not works.any():
+        return None
+    result = np.zeros_like(recording.end_ns)
+    for behaviour in range(result.shape[1]):
+        begin, end = recording.begin_ns[:, behaviour], recording.end_ns[:, behaviour]
+        beside = _beside(begin[moves], end[moves], begin[works], end[works])
+        result[works, behaviour] = np.rint(beside * (taken / (1 - taken))).astype(np.int64)
     return result
 
 
-def _beside(recording: Recording, moving: list[int], working: list[int], behaviour: int) -> Vector:
-    """For each working task of one behaviour, how long some transfer was under way while it ran."""
-    begin, end = recording.begin_ns[moving, behaviour], recording.end_ns[moving, behaviour]
+def _beside(begin: Vector, end: Vector, work_begin: Vector, work_end: Vector) -> Vector:
+    """For each stretch of work, how long some transfer, from *begin* to *end*, was under way in it."""
     order = np.argsort(begin, kind="stable")
     begin, end = begin[order], np.maximum.accumulate(end[order])
     # Stretches in which transfers follow each other without a gap, and the time spent in them up to each border.
@@ -51,7 +45,6 @@ def _beside(recording: Recording, moving: list[int], working: list[int], behavio
     first, last = begin[fresh], end[np.concatenate([fresh[1:], [True]])]
     borders = np.stack([first, last], axis=1).ravel()
     spent = np.cumsum(np.stack([np.zeros_like(first), last - first], axis=1).ravel())
-    work_begin, work_end = recording.begin_ns[working, behaviour], recording.end_ns[working, behaviour]
     result: Vector = np.rint(np.interp(work_end, borders, spent) - np.interp(work_begin, borders, spent)).astype(
         np.int64
     )

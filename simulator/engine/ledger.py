@@ -96,22 +96,24 @@ def of_behaviour(amount: Quantity, behaviour: int) -> float:
 
 
 def _close(tier: str, rows: list[Entry], behaviours: int) -> TierLedger:
-    """Run through the entries once and note each behaviour's peak. Peaks lie where a release follows, or at the end."""
-    common, own = 0.0, np.zeros(behaviours)
-    peak, at = np.zeros(behaviours), np.zeros(behaviours, np.int64)
-    resident: Amounts = np.zeros(behaviours)
-    for number, (position, _, change) in enumerate(rows):
-        if isinstance(change, np.ndarray):
-            own = own + change
-        else:
-            common += change
-        if position == -1:
-            resident = own + common
-        if number + 1 == len(rows) or _falls(rows[number + 1][2]):
-            higher = own + common > peak
-            peak = np.where(higher, own + common, peak)
-            at[higher] = number
-    return TierLedger(tier, tuple(rows), peak, at, own + common - resident)
+    """Add the entries up and note where each behaviour's peak was first reached.
+
+    What is held is a sum common to all behaviours and one of each behaviour's own, which changes at few entries. So the
+    highest common sum between two such entries is found first, then the highest of the stretches.
+    """
+    apart = [number for number, row in enumerate(rows) if isinstance(row[2], np.ndarray)]
+    common = np.cumsum([0.0 if isinstance(change, np.ndarray) else change for _, _, change in rows])
+    own = np.cumsum(np.stack([np.zeros(behaviours), *(rows[number][2] for number in apart)]), axis=0)
+    starts = apart if apart[:1] == [0] else [0, *apart]
+    own = own[-len(starts) :]
+    stretch = np.argmax(np.maximum.reduceat(common, starts)[:, None] + own, axis=0)
+    ends = [*starts[1:], len(rows)]
+    at = np.array([starts[i] + int(np.argmax(common[starts[i] : ends[i]])) for i in stretch.tolist()], np.int64)
+    resident = sum(1 for position, _, _ in rows if position < 0)
+    before = sum((change for _, _, change in rows[:resident]), np.zeros(behaviours))
+    return TierLedger(
+        tier, tuple(rows), own[stretch, np.arange(behaviours)] + common[at], at, own[-1] + common[-1] - before
+    )
 
 
 def _largest(held: Mapping[str, Quantity], behaviour: int) -> str:
@@ -119,7 +121,3 @@ def _largest(held: Mapping[str, Quantity], behaviour: int) -> str:
     amounts = {kind: of_behaviour(amount, behaviour) for kind, amount in held.items()}
     kind = max(amounts, key=lambda name: amounts[name], default="")
     return kind if amounts.get(kind, 0.0) > 0.5 else ""
-
-
-def _falls(change: Quantity) -> bool:
-    return bool((change < 0).any()) if isinstance(change, np.ndarray) else change < 0

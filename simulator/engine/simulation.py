@@ -26,6 +26,8 @@ class Part:
     program: Sequence[Task]
     behaviours: int
     """Distinct behaviours among its ranks: the length of the vectors in its tasks."""
+    longer_ns: Vector | None = None
+    """What each task takes longer than it says, a row a task and a column a behaviour; none takes longer if absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,17 @@ class _Wave:
 class _Class:
     """Ranks that go through the program of *part* together: a slice of its behaviours."""
 
-    def __init__(self, part: int, members: Vector, segments: int, env: simpy.Environment) -> None:
+    def __init__(self, part: int, members: slice, segments: int, env: simpy.Environment) -> None:
         self.part = part
         self.members = members
         self.released = [env.event() for _ in range(segments)]
         self.finished: dict[int, simpy.Event] = {}
         self.done: set[int] = set()
+
+    @property
+    def size(self) -> int:
+        """Number of its behaviours."""
+        return int(self.members.stop - self.members.start)
 
 
 class Simulation:
@@ -136,7 +143,7 @@ class Simulation:
     def _host(self, klass: _Class) -> simpy.events.ProcessGenerator:
         """Issue tasks in order; run ahead of the streams until a task blocks the host."""
         program, times = self._parts[klass.part].program, self._times[klass.part]
-        clock = np.zeros(len(klass.members), np.int64)
+        clock = np.zeros(klass.size, np.int64)
         for number, (first, last) in enumerate(self._segments[klass.part]):
             costs = np.cumsum([program[i].host_ns for i in range(first, last)])
             times.issue_ns[first:last, klass.members] = clock + costs[:, None]
@@ -150,7 +157,8 @@ class Simulation:
         """Run the tasks of one stream, one after the other."""
         program, times, members = self._parts[klass.part].program, self._times[klass.part], klass.members
         segments, segment = self._segments[klass.part], 0
-        free = np.zeros(len(members), np.int64)
+        longer = self._parts[klass.part].longer_ns
+        free = np.zeros(klass.size, np.int64)
         for i in positions:
             task = program[i]
             while segments[segment][1] <= i:
@@ -167,7 +175,9 @@ class Simulation:
             if task.collective is None:
                 duration = task.duration_ns if isinstance(task.duration_ns, int) else task.duration_ns[members]
                 times.begin_ns[i, members] = start
-                times.end_ns[i, members] = start + duration
+                np.add(start, duration, out=times.end_ns[i, members])
+                if longer is not None:
+                    times.end_ns[i, members] += longer[i, members]
             else:
                 yield self._env.timeout(max(0, int(start.max()) - self._env.now))
                 yield self._join(klass.part, i, task)
@@ -232,9 +242,9 @@ class Simulation:
                 self._progress(self._reported / self._total)
 
 
-def _members(part: Part, *, apart: bool) -> list[Vector]:
+def _members(part: Part, *, apart: bool) -> list[slice]:
     """The behaviours of each class."""
-    return [np.array([i]) for i in range(part.behaviours)] if apart else [np.arange(part.behaviours)]
+    return [slice(i, i + 1) for i in range(part.behaviours)] if apart else [slice(0, part.behaviours)]
 
 
 def _latest_of_groups(sides: Sequence[tuple[Vector, Task]]) -> Vector:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from simulator.engine.interference import stretched
+from simulator.engine.interference import lost_ns
 from simulator.engine.simulation import Part, Recording, Simulation
 from simulator.program.stage import StageProgram
 from simulator.program.training_step import TrainingStep
@@ -69,7 +69,7 @@ def simulate(
 ) -> SimulatedStep:
     """Run the step of *lowering* with *micro_batches*, or until it is steady.
 
-    Everything is run twice: the second time with the share *taken* from compute beside transfers (`stretched`).
+    Everything is run twice: the second time with the share *taken* from compute beside transfers (`lost_ns`).
     """
     say = progress or _silent
 
@@ -78,7 +78,7 @@ def simulate(
         parts = [Part(program.tasks, behaviours) for program in programs]
         alone = Simulation(*parts, apart=apart, progress=lambda share: say(share / 2))
         parts = [
-            Part(stretched(part.program, recording, taken), behaviours)
+            replace(part, longer_ns=lost_ns(part.program, recording, taken))
             for part, recording in zip(parts, alone.run(), strict=True)
         ]
         simulation = Simulation(*parts, apart=apart, progress=lambda share: say((1 + share) / 2))
