@@ -37,6 +37,16 @@ def test_five_tasks_and_a_pencil() -> None:
     assert recording.step_ns == 34
 
 
+def test_a_kernel_that_waits_for_another_stream_holds_up_those_after_it() -> None:
+    gather = Task("gather", "net", "all_gather", 50)
+    recording = run(
+        compute(10, host=1), compute([2, 7], host=30), gather, compute(1, deps=(2,)), compute(3), behaviours=2
+    )
+    # 1-11, then launched at 31; the gather ends at 81.
+    assert recording.start_ns.T.tolist() == [[1, 31, 31, 81, 82], [1, 31, 31, 81, 82]]
+    assert recording.end_ns.T.tolist() == [[11, 33, 81, 82, 85], [11, 38, 81, 82, 85]]
+
+
 def test_a_program_of_short_kernels_is_bound_by_their_launches() -> None:
     recording = run(*(compute(1, host=10) for _ in range(3)))
     assert recording.start_ns[:, 0].tolist() == [10, 20, 30]
@@ -147,7 +157,8 @@ def test_a_host_that_waits_for_what_it_has_not_issued_raises() -> None:
 
 def test_progress_is_told_while_it_runs() -> None:
     heard: list[float] = []
-    Simulation(Part([compute(1)] * 1024, 1), progress=heard.append).run()
+    half = [compute(1)] * 511
+    Simulation(Part([*half, compute(1, blocks=True), *half, compute(1)], 1), progress=heard.append).run()
     assert heard == [0.5, 1.0]
 
 

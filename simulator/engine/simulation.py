@@ -122,13 +122,11 @@ class Simulation:
         Raise :exc:`RuntimeError` naming the first task that never ran, if the programs wait for each other for ever.
         """
         for part, classes in zip(self._parts, self._classes, strict=True):
-            streams: dict[str, list[int]] = {}
-            for i, task in enumerate(part.program):
-                streams.setdefault(task.stream, []).append(i)
+            streams = _stretches(part.program)
             for klass in classes:
                 self._env.process(self._host(klass))
-                for positions in streams.values():
-                    self._env.process(self._stream(klass, positions))
+                for stretches in streams.values():
+                    self._env.process(self._stream(klass, stretches))
         self._env.run()
         self._check_all_ran()
         return tuple(self._times)
@@ -153,36 +151,49 @@ class Simulation:
                 yield from self._await(klass, last - 1)
                 clock = np.maximum(clock, times.end_ns[last - 1, klass.members])
 
-    def _stream(self, klass: _Class, positions: list[int]) -> simpy.events.ProcessGenerator:
+    def _stream(self, klass: _Class, stretches: list[range]) -> simpy.events.ProcessGenerator:
         """Run the tasks of one stream, one after the other."""
         program, times, members = self._parts[klass.part].program, self._times[klass.part], klass.members
         segments, segment = self._segments[klass.part], 0
-        longer = self._parts[klass.part].longer_ns
         free = np.zeros(klass.size, np.int64)
-        for i in positions:
-            task = program[i]
-            while segments[segment][1] <= i:
+        for stretch in stretches:
+            first = stretch.start
+            while segments[segment][1] <= first:
                 segment += 1
             if not klass.released[segment].triggered:
                 yield klass.released[segment]
-            for dep in task.deps:
+            for dep in program[first].deps:
                 if dep not in klass.done:
                     yield from self._await(klass, dep)
-            start = np.maximum(free, times.issue_ns[i, members])
-            for dep in task.deps:
-                np.maximum(start, times.end_ns[dep, members], out=start)
-            times.start_ns[i, members] = start
-            if task.collective is None:
-                duration = task.duration_ns if isinstance(task.duration_ns, int) else task.duration_ns[members]
-                times.begin_ns[i, members] = start
-                np.add(start, duration, out=times.end_ns[i, members])
-                if longer is not None:
-                    times.end_ns[i, members] += longer[i, members]
+                free = np.maximum(free, times.end_ns[dep, members])
+            if program[first].collective is None:
+                self._work(klass, stretch, free)
             else:
+                start = np.maximum(free, times.issue_ns[first, members])
+                times.start_ns[first, members] = start
                 yield self._env.timeout(max(0, int(start.max()) - self._env.now))
-                yield self._join(klass.part, i, task)
-            free = times.end_ns[i, members]
-            self._finish(klass, i)
+                yield self._join(klass.part, first, program[first])
+            free = times.end_ns[stretch.stop - 1, members]
+            self._finish(klass, stretch)
+
+    def _work(self, klass: _Class, stretch: range, free: Vector) -> None:
+        """Note when kernels run that wait for nothing but the host and each other, on a stream that is free at *free*.
+
+        With C the time of those before it, a kernel starts at C + max(issue - C) over all up to itself.
+        """
+        part, times = self._parts[klass.part], self._times[klass.part]
+        here = (slice(stretch.start, stretch.stop), klass.members)
+        took = np.empty((len(stretch), klass.size), np.int64)
+        for row, task in enumerate(part.program[stretch.start : stretch.stop]):
+            took[row] = task.duration_ns if isinstance(task.duration_ns, int) else task.duration_ns[klass.members]
+        if part.longer_ns is not None:
+            took += part.longer_ns[here]
+        before = np.cumsum(took, axis=0) - took
+        ready = times.issue_ns[here] - before
+        np.maximum(ready[0], free, out=ready[0])
+        start = np.maximum.accumulate(ready, axis=0) + before
+        times.start_ns[here] = times.begin_ns[here] = start
+        np.add(start, took, out=times.end_ns[here])
 
     def _join(self, part: int, i: int, task: Task) -> simpy.Event:
         """Come to a collective; the last class to come starts the transfer."""
@@ -231,15 +242,33 @@ class Simulation:
                 event = klass.finished[i] = self._env.event()
             yield event
 
-    def _finish(self, klass: _Class, i: int) -> None:
-        klass.done.add(i)
-        event = klass.finished.pop(i, None)
-        if event is not None:
-            event.succeed()
+    def _finish(self, klass: _Class, stretch: range) -> None:
+        klass.done.update(stretch)
+        for i in stretch if klass.finished else ():
+            event = klass.finished.pop(i, None)
+            if event is not None:
+                event.succeed()
         if self._progress is not None:
-            self._reported += 1
-            if self._reported % 512 == 0:
+            before, self._reported = self._reported, self._reported + len(stretch)
+            if self._reported // 512 > before // 512:
                 self._progress(self._reported / self._total)
+
+
+def _stretches(program: Sequence[Task]) -> dict[str, list[range]]:
+    """The tasks of each stream in stretches: a collective alone, or kernels of which only the first waits for others.
+
+    A kernel that waits for nothing but its stream goes with the one issued before it, if the host does not wait.
+    """
+    streams: dict[str, list[range]] = {}
+    for i, task in enumerate(program):
+        stretches = streams.setdefault(task.stream, [])
+        alone = task.collective is not None or any(program[dep].stream != task.stream for dep in task.deps)
+        before = program[i - 1]
+        if not i or alone or before.stream != task.stream or before.blocks_host or before.collective is not None:
+            stretches.append(range(i, i + 1))
+        else:
+            stretches[-1] = range(stretches[-1].start, i + 1)
+    return streams
 
 
 def _members(part: Part, *, apart: bool) -> list[slice]:
