@@ -1,0 +1,58 @@
+"""Kernels of a B200 at its power limit, beside the timings that say what is left of their rate there."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.hardware.kernel_time import kernel_time
+from simulator.hardware.library import load_accelerator
+
+B200 = load_accelerator("b200-sxm", Path())
+SIMUMAX = load_accelerator("b200-sxm-simumax", Path())
+
+LONG_PRODUCTS = [  # m, k, n, attained share of 2,250 TFLOP/s
+    (16384, 8192, 128256, 0.4852),
+    (32768, 16384, 53248, 0.4750),
+    (32768, 16384, 64128, 0.4715),
+    (32768, 26624, 16384, 0.4719),
+    (32768, 8192, 64128, 0.4787),
+    (65536, 5120, 102400, 0.5035),
+    (16384, 128256, 8192, 0.4785),
+    (32768, 16384, 26624, 0.4755),
+    (32768, 53248, 16384, 0.4623),
+    (32768, 64128, 16384, 0.4621),
+    (32768, 64128, 8192, 0.4676),
+    (65536, 102400, 5120, 0.4599),
+    (128256, 16384, 8192, 0.4622),
+    (16384, 32768, 26624, 0.4623),
+    (53248, 32768, 16384, 0.4547),
+    (64128, 32768, 16384, 0.4514),
+    (64128, 32768, 8192, 0.4590),
+    (102400, 65536, 5120, 0.4687),
+]
+"""MooreThreads/SimuMax@4dcaae5, b200_bf16_ceperm.json: products of 28 TFLOP and more, a hundred times back to back."""
+
+
+def test_products_that_ran_for_seconds_take_as_long_on_the_whole_and_none_is_a_twelfth_off():
+    measured = [2 * m * k * n / (2250e12 * share) for m, k, n, share in LONG_PRODUCTS]
+    priced = [
+        float(kernel_time(SIMUMAX, "gemm", 2 * m * k * n, 2 * (m * k + k * n + m * n), (m, n, k)).seconds)
+        for m, k, n, _ in LONG_PRODUCTS
+    ]
+    assert min(measured) > 2.6e-2
+    assert sum(priced) == pytest.approx(sum(measured), rel=0.002)
+    assert all(p == pytest.approx(m, rel=0.08) for p, m in zip(priced, measured, strict=True))
+
+
+def test_attention_within_a_step_keeps_what_a_long_run_of_it_keeps():
+    flops = 4 * 128 * 64 * 8192**2 / 2
+    work = {"kind": "attention", "flops": flops, "bytes": 1.0, "shape": (64, 128, 8192)}
+    start_s = 3e-6
+    alone_s = float(kernel_time(B200, **work, alone=True).seconds) - start_s
+    within_s = float(kernel_time(B200, **work).seconds) - start_s
+    assert alone_s / within_s == pytest.approx(1237 / 1450, abs=0.001)
+
+
+@pytest.mark.parametrize(("elements", "measured_s"), [(2**16, 2.044e-6), (2**28, 156.563e-6)])
+def test_a_map_over_half_precision_values(elements, measured_s):
+    assert float(kernel_time(B200, "elementwise", 0, 4 * elements).seconds) == pytest.approx(measured_s, rel=0.01)
