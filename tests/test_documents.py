@@ -70,6 +70,15 @@ def test_reads_yaml_1_2(tmp_path: Path) -> None:
     assert found.parts == (Part(size=141 * 2**30, degree=16), Part(degree=15), Part(degree=15))
 
 
+def test_a_text_is_parsed_once_and_a_changed_one_again(tmp_path: Path) -> None:
+    path = tmp_path / "sheet.yaml"
+    path.write_text("name: before")
+    first = load(path, Sheet)
+    assert load(path, Sheet) is first
+    path.write_text("name: behind")
+    assert (first.name, load(path, Sheet).name) == ("before", "behind")
+
+
 def test_quotes_make_a_number_a_text(tmp_path: Path) -> None:
     assert sheet(tmp_path, "name: '12'\n").name == "12"
     assert problems(tmp_path, "name: 12\n") == ["F:1: name: found 12, expected a text"]

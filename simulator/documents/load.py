@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Generic
+from typing import Generic, cast
+
+from pydantic import BaseModel
 
 from simulator.documents import overrides as changes
 from simulator.documents.content import read_bytes, refusal
@@ -37,25 +40,39 @@ class Document(Generic[M]):
 def read(path: Path, model: type[M], overrides: Sequence[str] = ()) -> Document[M]:
     """As :func:`load`, keeping the places of the values."""
     try:
-        root, problems = read_tree(read_text(path), str(path))
+        return _document(read_text(path), str(path), model, overrides)
     except Unreadable as error:
         raise InvalidDocument([error.problem]) from None
-    if not isinstance(root.value, dict):
-        found = f"found {shown(root)}, expected a mapping"
-        raise InvalidDocument([*problems, Problem(str(path), root.line, "", found)])
-    root, refused = changes.apply(root, overrides)
-    content, invalid = validate(root, model)
-    if content is None or problems or refused:
-        raise InvalidDocument(in_order([*problems, *refused, *invalid]))
-    return Document(content, root)
 
 
 def load(path: Path, model: type[M], overrides: Sequence[str] = ()) -> M:
     """The YAML 1.2 document *path* as *model*, after *overrides* such as "parallel.ep=64".
 
-    Raise :exc:`InvalidDocument` that lists all problems: of the file, its syntax, the overrides and the values.
+    A text is parsed once: a search for the best layout asks for the same profiles again and again. Raise
+    :exc:`InvalidDocument` that lists all problems: of the file, its syntax, the overrides and the values.
     """
-    return read(path, model, overrides).content
+    try:
+        return cast(M, _content(read_text(path), str(path), model, tuple(overrides)))
+    except Unreadable as error:
+        raise InvalidDocument([error.problem]) from None
+
+
+@lru_cache(maxsize=512)
+def _content(text: str, source: str, model: type[BaseModel], overrides: tuple[str, ...]) -> BaseModel:
+    """What the *text* of the file *source* says."""
+    return _document(text, source, model, overrides).content
+
+
+def _document(text: str, source: str, model: type[M], overrides: Sequence[str]) -> Document[M]:
+    root, problems = read_tree(text, source)
+    if not isinstance(root.value, dict):
+        found = f"found {shown(root)}, expected a mapping"
+        raise InvalidDocument([*problems, Problem(source, root.line, "", found)])
+    root, refused = changes.apply(root, overrides)
+    content, invalid = validate(root, model)
+    if content is None or problems or refused:
+        raise InvalidDocument(in_order([*problems, *refused, *invalid]))
+    return Document(content, root)
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:

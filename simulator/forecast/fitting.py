@@ -14,9 +14,12 @@ from simulator.documents import InvalidDocument
 from simulator.forecast.assembly import assemble_job, find_architecture, micro_batches
 from simulator.forecast.errors import Refused
 from simulator.forecast.forecast import Progress, forecast, silent
-from simulator.forecast.memory import MemoryForecast, remember
+from simulator.forecast.memory import MemoryForecast, fits, remember
 from simulator.forecast.recomputation import available_modules
 from simulator.forecast.scenario import Scenario
+from simulator.hardware.cluster import Cluster
+from simulator.parallel.folding import Folding
+from simulator.program.stage import StageProgram
 from simulator.program.training_step import TrainingStep
 
 Change = dict[str, Any]
@@ -30,22 +33,26 @@ def fit(scenario: Scenario, folder: Path, progress: Progress | None = None) -> d
     say = progress or silent
     say("accounting", 0.0)
     memory = memory_of(scenario, folder)
-    fits = memory.verdict != "does not fit"
+    enough = memory.verdict != "does not fit"
     return {
         "scenario": scenario.name,
-        "fits": fits,
+        "fits": enough,
         "verdict": memory.verdict,
         "memory": memory.summary(),
-        "suggestions": [] if fits else _suggestions(scenario, folder, say),
+        "suggestions": [] if enough else _suggestions(scenario, folder, say),
     }
 
 
 def memory_of(scenario: Scenario, folder: Path) -> MemoryForecast:
-    """The ledger of one micro-batch more than are held at once: it comes beside the gradients of the first."""
+    """The ledger of *scenario*, with all that there is to tell of it."""
+    return remember(*_held(scenario, folder))
+
+
+def _held(scenario: Scenario, folder: Path) -> tuple[tuple[StageProgram, ...], Cluster, Folding]:
+    """One micro-batch more than are held at once, which comes beside the gradients of the first; where it runs."""
     job, count = assemble_job(scenario, folder), micro_batches(scenario)
     lowering = TrainingStep(job)
-    programs = lowering.programs(min(count, lowering.held_at_once(count) + 1))
-    return remember(programs, job.cluster, job.folding)
+    return lowering.programs(min(count, lowering.held_at_once(count) + 1)), job.cluster, job.folding
 
 
 def _suggestions(scenario: Scenario, folder: Path, say: Progress) -> list[dict[str, Any]]:
@@ -138,7 +145,7 @@ def _grown(scenario: Scenario) -> Iterator[Change]:
 def _fits(scenario: Scenario, folder: Path, change: Change) -> bool:
     """Whether *scenario* with *change* is a valid job that fits."""
     try:
-        return memory_of(changed(scenario, change), folder).verdict != "does not fit"
+        return fits(*_held(changed(scenario, change), folder))
     except (Refused, InvalidDocument):
         return False
 

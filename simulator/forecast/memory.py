@@ -67,11 +67,9 @@ class MemoryForecast:
     @property
     def verdict(self) -> str:
         """fits; tight, when the allocator would have to give segments back and try again; does not fit."""
-        capacity = self.capacity_bytes["hbm"]
-        over = any(node.excess_bytes > 0 for node in self.nodes.values())
-        if over or float(self.ledgers["hbm"].peak_bytes.max()) > capacity:
+        if _exceeds(self.ledgers, self.nodes, self.capacity_bytes):
             return "does not fit"
-        return "tight" if self.reserved_bytes + self.outside_bytes > capacity else "fits"
+        return "tight" if self.reserved_bytes + self.outside_bytes > self.capacity_bytes["hbm"] else "fits"
 
     def summary(self) -> dict[str, Any]:
         """The `memory` block of the JSON contract: the rank with the highest peak of each tier."""
@@ -101,19 +99,43 @@ def remember(programs: Sequence[StageProgram], cluster: Cluster, folding: Foldin
     return replace(worst, peaks=tuple(peaks), nodes=nodes)
 
 
+def fits(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> bool:
+    """Whether all that is held at once has room: the verdict alone, for a fraction of what :func:`remember` costs."""
+    ledgers = [_ledgers(program, folding) for program in programs]
+    nodes = fullest_nodes(ledgers, cluster, folding)
+    return not any(_exceeds(found, nodes, _capacities(cluster)) for found in ledgers)
+
+
 def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: int) -> MemoryForecast:
     """Account for *program*. Raise :exc:`RuntimeError` when it does not give back all that it took."""
-    communicators = {task.collective.communicator for task in program.tasks if task.collective is not None}
-    outside = CONTEXT_BYTES + COMMUNICATOR_BYTES * len(communicators)
-    context = Allocation("resident.context", "context", outside)
-    ledgers = account(program.tasks, [*program.resident, *program.born, context], folding.behaviours)
+    ledgers = _ledgers(program, folding)
     for ledger in ledgers.values():
         if np.abs(ledger.left_bytes).max() > 1.0:
             raise RuntimeError(f"{ledger.left_bytes.max():.0f} bytes of {ledger.tier} are never released")
-    reserved = reserve(program, _hottest(ledgers))
+    context, reserved = _context(program), reserve(program, _hottest(ledgers))
     first = account(first_step(program), [*program.resident, context], folding.behaviours)
     peaks = rank_peaks(program, folding, ledgers["hbm"], first["hbm"], stage)
+    outside = of_behaviour(context.bytes, 0)
     return MemoryForecast(ledgers, _capacities(cluster), reserved.reserved_bytes, outside, stage, tuple(peaks))
+
+
+def _ledgers(program: StageProgram, folding: Folding) -> dict[str, TierLedger]:
+    """The accounts of a later step."""
+    return account(program.tasks, [*program.resident, *program.born, _context(program)], folding.behaviours)
+
+
+def _context(program: StageProgram) -> Allocation:
+    """Device memory that no allocator hands out."""
+    communicators = {task.collective.communicator for task in program.tasks if task.collective is not None}
+    return Allocation("resident.context", "context", CONTEXT_BYTES + COMMUNICATOR_BYTES * len(communicators))
+
+
+def _exceeds(
+    ledgers: Mapping[str, TierLedger], nodes: Mapping[str, NodeMemory], capacity_bytes: Mapping[str, float]
+) -> bool:
+    """Whether device memory, or what the cards of a node share, is too small."""
+    over = any(node.excess_bytes > 0 for node in nodes.values())
+    return over or float(ledgers["hbm"].peak_bytes.max()) > capacity_bytes["hbm"]
 
 
 def curve(recording: Recording, memory: MemoryForecast, tier: str, rank: TellingRank, column: int) -> MemoryCurve:
