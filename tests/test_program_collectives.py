@@ -202,7 +202,7 @@ def test_neighbours_on_two_nodes_hand_over_through_their_ports() -> None:
 @pytest.mark.parametrize(("accelerators", "level", "rate"), [(8, 0, 450e9), (16, 1, 0.86 * 50e9)])
 def test_a_stage_hands_over_inside_the_node_or_through_its_ports(accelerators: int, level: int, rate: float) -> None:
     ways, cluster = network(Mesh(pp=2, dp_shard=accelerators // 2), accelerators)
-    transfer = ways.hand_over(86e6, "forward 0 0", 0)
+    transfer = ways.hand_over(86e6, "forward 0 0", 0, 1)
     seconds = cluster.levels[level].latency_s + 86e6 / rate
     assert set(transfer.duration_ns.tolist()) == {int(np.ceil(seconds * 1e9))}
     assert transfer.collective.link_busy_ns == pytest.approx({cluster.levels[level].name: 86e6 / rate * 1e9})

@@ -13,6 +13,7 @@ from simulator.forecast.fitting import memory_of
 from simulator.forecast.forecast import forecast
 from simulator.forecast.reading import read_scenario
 from simulator.forecast.simulate import SimulatedStep, simulate
+from simulator.program.pipeline import Pipeline
 from simulator.program.schedules import Pass, enough, in_flight, schedules
 from simulator.program.training_step import TrainingStep
 
@@ -21,39 +22,51 @@ NAMES = ("1f1b", "gpipe")
 
 
 def spelled(passes: list[Pass]) -> str:
-    return " ".join(f"{direction[0].upper()}{micro_batch}" for direction, micro_batch in passes)
+    """F and B with their micro-batches; a dash for each chunk further on."""
+    return " ".join(f"{one.direction[0].upper()}{one.micro_batch}{chr(39) * one.chunk}" for one in passes)
 
 
-def stage_tasks(passes: list[Pass], stage: int, stages: int) -> list[Task]:
-    """The passes as tasks of equal stages whose hand-overs take no time."""
+def stage_tasks(passes: list[Pass], stage: int, pipeline: Pipeline) -> list[Task]:
+    """The passes as tasks of equal chunks whose hand-overs take no time."""
     tasks: list[Task] = []
-    for direction, micro_batch in passes:
-        ahead, behind = (stage - 1, stage) if direction == "forward" else (stage, stage - 1)
+    for one in passes:
+        here, forward = pipeline.virtual(stage, one.chunk), one.direction == "forward"
+        before, behind = pipeline.before(stage, one.chunk), pipeline.behind(stage, one.chunk)
 
-        def hand_over(boundary: int, way: str, *deps: int, of: str = f"{direction} {micro_batch}") -> None:
-            if 0 <= boundary < stages - 1:
-                parts = (boundary, boundary + 1)
-                meeting = Collective("pp", np.array([0]), meeting=f"{of} {boundary}", parts=parts)
-                tasks.append(Task(way, f"{way} {of.split()[0]}", "pipeline", 0, deps=deps, collective=meeting))
+        def hand_over(way: str, other: int | None, boundary: int, *deps: int, one: Pass = one) -> None:
+            if other is not None:
+                name = f"{one.direction} {one.micro_batch} {boundary}"
+                meeting = Collective("pp", np.array([0]), meeting=name, parts=(stage, other))
+                opposite = f" {one.chunk}" if pipeline.mirrored else ""
+                stream = f"{way} {one.direction}{opposite}"
+                tasks.append(Task(way, stream, "pipeline", 0, deps=deps, collective=meeting))
 
-        hand_over(ahead, "receive")
+        hand_over("receive", before if forward else behind, here - 1 if forward else here)
         deps = (len(tasks) - 1,) if tasks and tasks[-1].name == "receive" else ()
-        duration = FORWARD_NS if direction == "forward" else BACKWARD_NS
-        tasks.append(Task(direction, "compute", "gemm", duration, deps=deps))
-        hand_over(behind, "send", len(tasks) - 1)
+        duration = FORWARD_NS if forward else BACKWARD_NS
+        tasks.append(Task(one.direction, "compute", "gemm", duration, deps=deps))
+        hand_over("send", behind if forward else before, here if forward else here - 1, len(tasks) - 1)
     return tasks
+
+
+def step_ns(name: str, pipeline: Pipeline, micro_batches: int) -> int:
+    """Time of a step of equal chunks."""
+    stages = range(pipeline.stages)
+    passes = [schedules()[name](stage, pipeline.stages, micro_batches, pipeline.chunks) for stage in stages]
+    parts = [Part(stage_tasks(passes[stage], stage, pipeline), 1) for stage in stages]
+    return max(recording.step_ns for recording in Simulation(*parts).run())
 
 
 def test_one_forward_one_backward_in_turn() -> None:
     order = schedules()["1f1b"]
-    assert spelled(order(0, 3, 5)) == "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"
-    assert spelled(order(1, 3, 5)) == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4"
-    assert spelled(order(2, 3, 5)) == "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"
-    assert spelled(order(0, 4, 2)) == "F0 F1 B0 B1"
+    assert spelled(order(0, 3, 5, 1)) == "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"
+    assert spelled(order(1, 3, 5, 1)) == "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4"
+    assert spelled(order(2, 3, 5, 1)) == "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"
+    assert spelled(order(0, 4, 2, 1)) == "F0 F1 B0 B1"
 
 
 def test_gpipe_runs_all_forwards_first_and_backs_out_of_the_last() -> None:
-    assert spelled(schedules()["gpipe"](1, 3, 3)) == "F0 F1 F2 B2 B1 B0"
+    assert spelled(schedules()["gpipe"](1, 3, 3, 1)) == "F0 F1 F2 B2 B1 B0"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,16 +74,47 @@ def test_gpipe_runs_all_forwards_first_and_backs_out_of_the_last() -> None:
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_every_pass_runs_once_and_forward_first(name: str, stages: int, micro_batches: int) -> None:
     for stage in range(stages):
-        passes = schedules()[name](stage, stages, micro_batches)
-        assert sorted(passes) == [(way, m) for way in ("backward", "forward") for m in range(micro_batches)]
-        assert all(passes.index(("forward", m)) < passes.index(("backward", m)) for m in range(micro_batches))
+        passes = schedules()[name](stage, stages, micro_batches, 1)
+        assert sorted(passes) == [(way, m, 0) for way in ("backward", "forward") for m in range(micro_batches)]
+        assert all(passes.index(("forward", m, 0)) < passes.index(("backward", m, 0)) for m in range(micro_batches))
 
 
 def test_what_a_stage_holds_at_once() -> None:
     for stage in range(4):
-        assert in_flight(schedules()["1f1b"](stage, 4, 9)) == 4 - stage
-        assert in_flight(schedules()["gpipe"](stage, 4, 9)) == 9
-    assert in_flight(schedules()["1f1b"](0, 4, 2)) == 2
+        assert in_flight(schedules()["1f1b"](stage, 4, 9, 1)) == (4 - stage,)
+        assert in_flight(schedules()["gpipe"](stage, 4, 9, 1)) == (9,)
+    assert in_flight(schedules()["1f1b"](0, 4, 2, 1)) == (2,)
+
+
+def test_interleaved_stages_take_their_chunks_in_turn() -> None:
+    order = schedules()["interleaved"]
+    assert spelled(order(0, 2, 4, 2)) == "F0 F1 F0' F1' F2 B0' F3 B1' F2' B0 F3' B1 B2' B3' B2 B3"
+    assert spelled(order(1, 2, 4, 2)) == "F0 F1 F0' B0' F1' B1' F2 B0 F3 B1 F2' B2' F3' B3' B2 B3"
+    assert spelled(order(0, 4, 4, 2)) == "F0 F1 F2 F3 F0' F1' F2' F3' B0' B1' B2' B3' B0 B1 B2 B3"
+
+
+@pytest.mark.parametrize(("stages", "chunks", "micro_batches"), [(2, 2, 2), (2, 3, 6), (4, 2, 4), (4, 4, 12)])
+def test_every_chunk_has_every_pass_once(stages: int, chunks: int, micro_batches: int) -> None:
+    every = [(way, m, c) for way in ("backward", "forward") for m in range(micro_batches) for c in range(chunks)]
+    for stage in range(stages):
+        assert sorted(schedules()["interleaved"](stage, stages, micro_batches, chunks)) == every
+
+
+def test_interleaved_stages_hold_a_share_more_than_1f1b() -> None:
+    """Of p (1 + (p - 1) / (p v)) micro-batches, Korthikanti et al. (2022), in passes of chunks on the first stage."""
+    for stages, chunks in ((4, 2), (4, 4), (8, 2)):
+        held = in_flight(schedules()["interleaved"](0, stages, 4 * stages, chunks))
+        assert sum(held) == stages * chunks + stages - 1
+
+
+@pytest.mark.parametrize(
+    ("stages", "chunks", "micro_batches"), [(2, 2, 2), (2, 3, 6), (4, 2, 4), (4, 4, 12), (8, 2, 16)]
+)
+def test_interleaving_divides_the_bubble_by_the_chunks(stages: int, chunks: int, micro_batches: int) -> None:
+    busy_ns = micro_batches * chunks * (FORWARD_NS + BACKWARD_NS)
+    found_ns = step_ns("interleaved", Pipeline(stages, chunks), micro_batches)
+    assert found_ns - busy_ns == (stages - 1) * (FORWARD_NS + BACKWARD_NS)
+    assert (found_ns - busy_ns) / busy_ns == pytest.approx((stages - 1) / chunks / micro_batches)
 
 
 def test_how_many_micro_batches_show_what_all_hold() -> None:
@@ -84,11 +128,10 @@ def test_how_many_micro_batches_show_what_all_hold() -> None:
 def test_equal_stages_take_as_long_as_their_micro_batches_and_the_way_through(
     name: str, stages: int, micro_batches: int
 ) -> None:
-    parts = [
-        Part(stage_tasks(schedules()[name](stage, stages, micro_batches), stage, stages), 1) for stage in range(stages)
-    ]
-    step_ns = max(recording.step_ns for recording in Simulation(*parts).run())
-    assert step_ns == (micro_batches + stages - 1) * (FORWARD_NS + BACKWARD_NS)
+    found_ns = step_ns(name, Pipeline(stages), micro_batches)
+    assert found_ns == (micro_batches + stages - 1) * (FORWARD_NS + BACKWARD_NS)
+    bubble = 1 - micro_batches * (FORWARD_NS + BACKWARD_NS) / found_ns
+    assert bubble == pytest.approx((stages - 1) / (micro_batches + stages - 1))
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +182,47 @@ def test_activations_of_as_many_micro_batches_as_there_are_stages_to_the_end(dee
 
     assert saved("1f1b", 6) == [4, 3, 2, 1]
     assert saved("gpipe", 6) == [6, 6, 6, 6]
+
+
+def test_an_interleaved_pipeline_takes_less_time_and_more_memory(deep: Path) -> None:
+    """Eight chunks of two layers: 4 (1 + 3 / 8) = 5.5 micro-batches of activations on the first stage, not 4."""
+
+    def first_stage(*overrides: str) -> tuple[int, float]:
+        step = run(deep, *overrides, micro_batches=8)
+        program = step.programs[0]
+        return step.step_ns, account(program.tasks, [], 1)["hbm"].breakdown(0)["saved activations"]
+
+    plain_ns, plain_bytes = first_stage()
+    step_ns, saved_bytes = first_stage("parallel.virtual_pipeline=2")
+    # A bubble of 3 / 2 passes, not 3, on top of 8.
+    assert step_ns / plain_ns == pytest.approx(9.5 / 11, abs=0.02)
+    assert saved_bytes / plain_bytes == pytest.approx(5.5 / 4, abs=0.05)
+
+
+def test_an_interleaved_pipeline_is_extrapolated_to_what_it_takes(deep: Path) -> None:
+    interleaved = ("parallel.virtual_pipeline=2", "training.zero=1")
+    step, whole = (run(deep, *interleaved, micro_batches=count) for count in (24, 12))
+    assert (step.simulated, step.more) == (12, 12)
+    job = assemble_job(*read_scenario(str(deep), ["training.global_batch_sequences=24", *interleaved]))
+    parts = [Part(program.tasks, job.folding.behaviours) for program in TrainingStep(job).programs(24)]
+    longest = max(recording.step_ns for recording in Simulation(*parts).run())
+    assert step.step_ns == pytest.approx(longest, rel=1e-3)
+    assert whole.step_ns < step.step_ns
+
+
+def test_a_stage_may_have_no_layers(deep: Path) -> None:
+    job = assemble_job(
+        *read_scenario(str(deep), ["parallel.stage_layers=[5, 6, 5, 0]", "training.global_batch_sequences=4"])
+    )
+    assert [[layer.index for layer in job.layers_of(stage)] for stage in range(4)] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7, 8, 9, 10],
+        [11, 12, 13, 14, 15],
+        [],
+    ]
+    last = simulate(TrainingStep(job), 4, behaviours=1).programs[3]
+    assert {task.name for task in last.tasks if task.stream == "compute" and task.phase == "forward"} >= {"lm_head"}
+    assert {task.layer for task in last.tasks} == {-1}
 
 
 def test_a_filled_pipeline_is_extrapolated_to_what_it_takes(small: Small) -> None:

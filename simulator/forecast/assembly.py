@@ -13,6 +13,7 @@ from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
 from simulator.forecast.packing import packing_problems, sequence_lengths
+from simulator.forecast.pipelining import pipeline_of, pipeline_problems, schedule_of
 from simulator.forecast.recomputation import recompute_of, recompute_problems
 from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
@@ -96,7 +97,8 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         trained=_trained(training),
         optimizer=_optimizer(training),
         zero=training.zero,
-        schedule=training.pipeline_schedule,
+        schedule=schedule_of(scenario),
+        pipeline=pipeline_of(scenario),
         frozen_bytes=BYTES["bf16"],
         buckets=_buckets(training),
         reduce_bytes=BYTES[training.fsdp.reduce_dtype] if training.zero in (1, 3) else BYTES["bf16"],
@@ -221,8 +223,7 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     way = scenario.training.context_parallel
     told = context_problems(architecture, way, split.tp, split.cp)
     yield from (f"training.context_parallel: {problem}" for problem in told)
-    if split.pp > len(architecture.layers):
-        yield f"parallel.pp: found {split.pp}, but the model has {len(architecture.layers)} layers; allowed: up to that"
+    yield from pipeline_problems(scenario, len(architecture.layers))
     training = scenario.training
     longest = architecture.max_positions
     if longest and training.sequence_length > longest:

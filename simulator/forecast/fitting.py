@@ -49,10 +49,11 @@ def memory_of(scenario: Scenario, folder: Path) -> MemoryForecast:
 
 
 def _held(scenario: Scenario, folder: Path) -> tuple[tuple[StageProgram, ...], Cluster, Folding]:
-    """One micro-batch more than are held at once, which comes beside the gradients of the first; where it runs."""
+    """A round of micro-batches more than are held at once, beside the gradients of the first; where it runs."""
     job, count = assemble_job(scenario, folder), micro_batches(scenario)
     lowering = TrainingStep(job)
-    return lowering.programs(min(count, lowering.held_at_once(count) + 1)), job.cluster, job.folding
+    shown = min(count, lowering.held_at_once(count) + lowering.round)
+    return lowering.programs(shown), job.cluster, job.folding
 
 
 def _suggestions(scenario: Scenario, folder: Path, say: Progress) -> list[dict[str, Any]]:

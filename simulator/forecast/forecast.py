@@ -134,8 +134,9 @@ def _where_time_goes(job: Job, step: SimulatedStep) -> tuple[dict[str, float], d
 
 
 def _whole_step_s(slots: npt.NDArray[np.int64], step: SimulatedStep, weight: npt.NDArray[np.float64]) -> float:
-    """Weighted seconds in all slots, a typical micro-batch standing for those that were extrapolated."""
-    total = slots.sum(axis=0) + step.more * slots[step.typical]
+    """Weighted seconds in all slots, typical micro-batches standing for those that were extrapolated."""
+    typical = slots[step.typical.start : step.typical.stop].sum(axis=0) / len(step.typical)
+    total = slots.sum(axis=0) + step.more * typical
     return float((total * weight).sum() / 1e9)
 
 
@@ -178,10 +179,10 @@ def _traffic(step: SimulatedStep) -> dict[str, float]:
     for program in step.programs:
         sent: dict[str, npt.NDArray[np.float64]] = {}
         for task in program.tasks:
-            if task.collective is not None and task.micro_batch == step.typical:
+            if task.collective is not None and task.micro_batch in step.typical:
                 sent[task.kind] = sent.get(task.kind, np.zeros(1)) + np.asarray(task.collective.wire_bytes)
         for kind, values in sent.items():
-            most[kind] = max(most.get(kind, 0.0), float(values.max()))
+            most[kind] = max(most.get(kind, 0.0), float(values.max()) / len(step.typical))
     return {f"{kind}_bytes_per_micro_batch": value for kind, value in sorted(most.items())}
 
 

@@ -57,6 +57,12 @@ class Parallel(Section):
     tp: Degree = Field(1, description="Tensor parallel degree.")
     cp: Degree = Field(1, description="Context parallel degree.")
     pp: Degree = Field(1, description="Pipeline stages.")
+    virtual_pipeline: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        1, description="Virtual stages of each pipeline stage, which 1f1b goes through in turn (interleaved)."
+    )
+    stage_layers: tuple[Annotated[int, Field(ge=0, le=100_000)], ...] | None = Field(
+        None, min_length=1, description="Layers of each virtual stage; absent: as even as can be, the first one more."
+    )
     ep: Degree = Field(1, description="Expert parallel degree, borrowed from dp_shard x cp x tp.")
     etp: Degree = Field(1, description="Tensor parallel degree inside an expert.")
 
@@ -162,7 +168,7 @@ class Recompute(Section):
     """Selective recomputation: one of three ways, whose words are torchtitan's and Megatron-LM's."""
 
     every: Annotated[int, Field(ge=2, le=10_000)] | None = Field(
-        None, description="Recompute every n-th layer of a stage as a whole, and keep all of the others."
+        None, description="Recompute every n-th layer of a virtual stage as a whole, and keep all of the others."
     )
     keep: Literal["alternate_matmuls", "matmuls"] | None = Field(
         None,

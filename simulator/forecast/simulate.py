@@ -21,7 +21,7 @@ FIRST_TRY = 4
 ALIKE = 1e-5
 """Relative difference below which two micro-batches count as equally long."""
 MORE_IN_A_PIPELINE = 2
-"""Micro-batches by which a second run of a filled pipeline is longer: what they add is what every further one adds."""
+"""Micro-batches by which a second run of a filled pipeline is longer at least: what they add every further ones add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class SimulatedStep:
     """Events that SimPy processed."""
     period_ns: int
     """Time of each micro-batch beyond the simulated ones."""
+    round: int = 1
+    """Micro-batches after which a filled pipeline does the same again."""
 
     @property
     def simulated_ns(self) -> int:
@@ -53,9 +55,10 @@ class SimulatedStep:
         return self.micro_batches - self.simulated
 
     @property
-    def typical(self) -> int:
-        """The micro-batch that stands for those beyond the simulated ones: the last that another one follows."""
-        return max(0, self.simulated - 2)
+    def typical(self) -> range:
+        """The micro-batches that stand for those beyond the simulated ones: the last round that another one follows."""
+        last = max(1, self.simulated - 1)
+        return range(max(0, last - self.round), last)
 
 
 def simulate(
@@ -84,7 +87,7 @@ def simulate(
         simulation = Simulation(*parts, apart=apart, progress=lambda share: say((1 + share) / 2))
         recordings = simulation.run()
         events = alone.events + simulation.events
-        return SimulatedStep(programs, recordings, count, micro_batches, events, period_ns)
+        return SimulatedStep(programs, recordings, count, micro_batches, events, period_ns, lowering.round)
 
     if lowering.stages > 1:
         return _pipeline(run, lowering, micro_batches)
@@ -106,10 +109,11 @@ def _silent(_share: float) -> None:
 def _pipeline(run: Callable[[int], SimulatedStep], lowering: TrainingStep, micro_batches: int) -> SimulatedStep:
     """A pipeline that is filled grows by equal amounts: two runs tell them. What is held at once is all simulated."""
     filled = max(FIRST_TRY, 2 * lowering.stages, lowering.held_at_once(micro_batches))
-    if micro_batches <= filled + MORE_IN_A_PIPELINE:
+    more = max(MORE_IN_A_PIPELINE, lowering.round)
+    if micro_batches <= filled + more:
         return run(micro_batches)
-    shorter, longer = run(filled), run(filled + MORE_IN_A_PIPELINE)
-    return replace(longer, period_ns=(longer.simulated_ns - shorter.simulated_ns) // MORE_IN_A_PIPELINE)
+    shorter, longer = run(filled), run(filled + more)
+    return replace(longer, period_ns=(longer.simulated_ns - shorter.simulated_ns) // more)
 
 
 def _periods(program: StageProgram, recording: Recording) -> list[int]:

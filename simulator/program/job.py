@@ -15,6 +15,7 @@ from simulator.parallel.mesh import Mesh
 from simulator.program.buckets import Buckets
 from simulator.program.image_load import ImageLoad
 from simulator.program.optimizer import Optimizer
+from simulator.program.pipeline import Pipeline
 from simulator.program.trained import Trained
 from simulator.routing.outcome import Outcome
 
@@ -40,6 +41,7 @@ class Job:
     buckets: Buckets
     """Of gradients, under DDP and ZeRO-2."""
     schedule: str
+    pipeline: Pipeline
     frozen_bytes: int
     reduce_bytes: int
     reshard_after_forward: bool
@@ -76,13 +78,24 @@ class Job:
         """The model as one rank of each tensor-parallel group holds it."""
         return share_model(self.architecture, self.mesh.tp, self.mesh.etp)
 
+    def chunks_of(self, stage: int) -> tuple[tuple[Layer, ...], ...]:
+        """The layers of each chunk of a pipeline stage."""
+        layers, pipeline = self.architecture.layers, self.pipeline
+        edges = pipeline.edges(len(layers))
+        numbers = (pipeline.virtual(stage, chunk) for chunk in range(pipeline.chunks))
+        return tuple(layers[edges[number] : edges[number + 1]] for number in numbers)
+
     def layers_of(self, stage: int) -> tuple[Layer, ...]:
-        """The layers of a pipeline stage: as even as can be, the first stages one more where it does not divide."""
-        layers, stages = self.architecture.layers, self.mesh.pp
-        each, more = divmod(len(layers), stages)
-        first = stage * each + min(stage, more)
-        return layers[first : first + each + (stage < more)]
+        """The layers of a pipeline stage, chunk after chunk."""
+        return tuple(layer for chunk in self.chunks_of(stage) for layer in chunk)
+
+    def positions_of(self, stage: int) -> tuple[int, ...]:
+        """Of each layer of a pipeline stage within its chunk; modules go on from the last chunk's layers."""
+        chunks = self.chunks_of(stage)
+        last = next((n for n in range(len(chunks)) if self.pipeline.is_last(stage, n)), 0)
+        modules = range(len(chunks[last]), len(chunks[last]) + len(self.modules_of(stage)))
+        return (*(position for chunk in chunks for position in range(len(chunk))), *modules)
 
     def modules_of(self, stage: int) -> tuple[tuple[Layer, ...], ...]:
-        """The layers of each multi-token-prediction module of a stage: all are on the last."""
-        return self.architecture.mtp_modules() if stage == self.mesh.pp - 1 else ()
+        """The layers of each multi-token-prediction module of a stage: all are where the model ends."""
+        return self.architecture.mtp_modules() if self.pipeline.ends(stage) else ()

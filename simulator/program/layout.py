@@ -68,7 +68,7 @@ def lay_out(job: Job, stage: int) -> Layout:
     }
     layers = tuple(_layer_unit(job, name, held) for name, held in weights.items())
     root = Unit("root", (_group(job, "root", ends),) if ends else (), _made_by(job, "root", ends))
-    held = vision_parameters(job.architecture) if stage == 0 else ()
+    held = vision_parameters(job.architecture) if job.pipeline.begins(stage) else ()
     vision = Unit("vision", (_group(job, "vision", held),), _made_by(job, "vision", held)) if held else None
     units = (*layers, root, *((vision,) if vision else ()))
     groups = tuple(group for unit in units for group in unit.groups)
@@ -141,9 +141,9 @@ def _end_parameters(job: Job, model: Architecture, stage: int) -> list[Parameter
 
     Embeddings are on both ends of a pipeline where the head is tied to them or prediction modules read them.
     """
-    last = stage == job.mesh.pp - 1
+    last = job.pipeline.ends(stage)
     again = last and (model.tied_embeddings or job.modules_of(stage))
-    embedding = list(embedding_parameters(model)) if stage == 0 or again else []
+    embedding = list(embedding_parameters(model)) if job.pipeline.begins(stage) or again else []
     return [*embedding, *(head_parameters(model) if last else ())]
 
 

@@ -186,14 +186,16 @@ class Network:
             grade=self._cluster.node.scale_up.bandwidth.grade,
         )
 
-    def hand_over(self, size: float, meeting: str, boundary: int) -> Transfer:
-        """A message of *size* bytes from every rank of stage *boundary* to its like in the next stage."""
-        ranks = boundary * self._mesh.stage_ranks + self._placement.folding.representative
+    def hand_over(self, size: float, meeting: str, sender: int, receiver: int) -> Transfer:
+        """A message of *size* bytes from every rank of stage *sender* to its like in stage *receiver*."""
+        ranks, there = (
+            stage * self._mesh.stage_ranks + self._placement.folding.representative for stage in (sender, receiver)
+        )
         levels, busy_s = self._cluster.levels, np.zeros((len(self._cluster.levels), len(ranks)))
         latency_s = np.zeros(len(ranks))
         missing = np.ones(len(ranks), bool)
         for d, level in enumerate(levels):
-            here = missing & (ranks // level.size == (ranks + self._mesh.stage_ranks) // level.size)
+            here = missing & (ranks // level.size == there // level.size)
             rate = min(level.bandwidth_bytes_per_s, level.peer_bandwidth_bytes_per_s) * level.share
             busy_s[d, here] = size / rate
             latency_s[here] = level.latency_s
@@ -207,7 +209,7 @@ class Network:
                 link_busy_ns={lv.name: float(busy_s[d].max() * 1e9) for d, lv in enumerate(levels) if busy_s[d].any()},
                 wire_bytes=size,
                 meeting=meeting,
-                parts=(boundary, boundary + 1),
+                parts=(sender, receiver),
             ),
             grade=self._grade("all_to_all", busy_s),
         )

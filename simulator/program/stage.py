@@ -15,7 +15,7 @@ from simulator.program.image_code import ImageCode
 from simulator.program.job import Job
 from simulator.program.layer_code import LayerCode
 from simulator.program.layout import Layout
-from simulator.program.network import Network
+from simulator.program.network import Network, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,36 @@ class PredictionCode:
 
 
 @dataclass(frozen=True, slots=True)
-class StageCode:
-    """The code of a stage: its layers, and the ends of the model where it has them."""
+class ChunkCode:
+    """What a pass goes through: a run of the stage's layers, and the ends of the model where it has them."""
 
-    number: int
-    layers: Sequence[LayerCode]
-    """The last of them are multi-token-prediction modules: as many as there are *predictions*."""
+    places: Sequence[int]
+    """Its layers among those of the stage; the last of them are multi-token-prediction modules: as many as there are
+    *predictions*."""
     embedding: LayerCode | None
     loss: LayerCode | None
     predictions: Sequence[PredictionCode] = ()
     images: ImageCode | None = None
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the model begins or ends in it."""
+        return self.embedding is not None or self.loss is not None
+
+    def prediction(self, place: int) -> PredictionCode | None:
+        """What is around a layer that is a module."""
+        ahead = self.places.index(place) - len(self.places) + len(self.predictions)
+        return self.predictions[ahead] if ahead >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class StageCode:
+    """The code of a stage."""
+
+    number: int
+    layers: Sequence[LayerCode]
+    """Of all chunks; multi-token-prediction modules behind them."""
+    chunks: Sequence[ChunkCode]
 
 
 class StageWriter:
@@ -74,61 +94,60 @@ class StageWriter:
         self._root = layout.root
         self._vision = layout.vision
         self._copied_elements = layout.copied_elements
-        self._first_layer = job.layers_of(code.number)[0].index
-        self._first_module = len(code.layers) - len(code.predictions)
+        layers = job.layers_of(code.number)
+        self._first_module = len(layers)
+        behind = len(job.architecture.layers)
+        self._layers = [layer.index for layer in layers] + [behind + n for n in range(len(code.layers) - len(layers))]
         self._input_bytes = float(job.workload.own_tokens * job.architecture.hidden * job.workload.activation_bytes)
 
-    def forward(self, micro_batch: int) -> None:
-        """All layers forward, gathering ahead."""
-        emitter, sharding, code = self._emitter, self._sharding, self._code
+    def forward(self, micro_batch: int, number: int = 0) -> None:
+        """All layers of the chunk of that *number* forward, gathering ahead."""
+        emitter, sharding, chunk = self._emitter, self._sharding, self._code.chunks[number]
         emitter.micro_batch = micro_batch
         with emitter.at(phase="forward"):
-            self._pass_on("forward", micro_batch, code.number - 1)
-            sharding.unshard(self._root, keep_buffers=True)
-            self._encode(micro_batch)
-            self._gather_ahead(-1, +1)
-            if code.embedding is not None:
-                code.embedding.forward(f"{micro_batch} embedding")
-            if code.images is not None:
-                code.images.place.forward(f"{micro_batch} images")
-        for number, (unit, layer) in enumerate(zip(self._units, code.layers, strict=True)):
-            with emitter.at(phase="forward", layer=self._first_layer + number):
-                sharding.unshard(unit, keep_buffers=True)
-                self._gather_ahead(number, +1)
-                tag = f"{micro_batch} {unit.name}"
-                if number >= self._first_module:
-                    code.predictions[number - self._first_module].embedding.forward(f"{tag} embedding")
-                layer.forward(tag, first=self._kept_inputs(number, tag))
-                if self._job.reshard_after_forward:
-                    sharding.reshard(unit)
+            self._receive("forward", micro_batch, number)
+            if chunk.has_end:
+                sharding.unshard(self._root, keep_buffers=True)
+            self._encode(chunk, micro_batch)
+            self._gather_ahead(chunk.places, -1, +1)
+            if chunk.embedding is not None:
+                chunk.embedding.forward(f"{micro_batch} embedding")
+            if chunk.images is not None:
+                chunk.images.place.forward(f"{micro_batch} images")
+        for position, place in enumerate(chunk.places):
+            with emitter.at(phase="forward", layer=self._layers[place]):
+                self._layer_forward(chunk, position, place, micro_batch)
         with emitter.at(phase="forward"):
-            for ahead, prediction in enumerate(code.predictions):
+            for ahead, prediction in enumerate(chunk.predictions):
                 prediction.loss.forward(f"{micro_batch} loss {ahead}")
-            if code.loss is not None:
-                code.loss.forward(f"{micro_batch} loss")
-            self._pass_on("forward", micro_batch, code.number)
+            if chunk.loss is not None:
+                chunk.loss.forward(f"{micro_batch} loss")
+            self._send("forward", micro_batch, number)
 
-    def backward(self, micro_batch: int) -> None:
-        """All layers backward, recomputed where asked for."""
-        emitter, sharding, code = self._emitter, self._sharding, self._code
+    def backward(self, micro_batch: int, number: int = 0) -> None:
+        """All layers of a chunk backward, recomputed where asked for."""
+        emitter, sharding, chunk = self._emitter, self._sharding, self._code.chunks[number]
         emitter.micro_batch = micro_batch
         with emitter.at(phase="backward"):
-            self._pass_on("backward", micro_batch, code.number)
-            sharding.unshard(self._root, keep_buffers=False)
-            self._gather_ahead(len(code.layers), -1)
-            if code.loss is not None:
-                code.loss.backward(f"{micro_batch} loss", partial(sharding.gradients, self._root))
-            for ahead, prediction in reversed(list(enumerate(code.predictions))):
+            self._receive("backward", micro_batch, number)
+            if chunk.has_end:
+                sharding.unshard(self._root, keep_buffers=False)
+            self._gather_ahead(chunk.places, len(chunk.places), -1)
+            if chunk.loss is not None:
+                chunk.loss.backward(f"{micro_batch} loss", partial(sharding.gradients, self._root))
+            for ahead, prediction in reversed(list(enumerate(chunk.predictions))):
                 prediction.loss.backward(f"{micro_batch} loss {ahead}", partial(sharding.gradients, self._root))
-        for number in reversed(range(len(code.layers))):
-            self._layer_backward(number, micro_batch)
+        for position, place in reversed(list(enumerate(chunk.places))):
+            with emitter.at(phase="backward", layer=self._layers[place]):
+                self._layer_backward(chunk, position, place, micro_batch)
         with emitter.at(phase="backward"):
-            if code.embedding is not None:
-                code.embedding.backward(f"{micro_batch} embedding", partial(sharding.gradients, self._root))
-            self._encode_backward(micro_batch)
-            self._pass_on("backward", micro_batch, code.number - 1)
-            sharding.reshard(self._root)
-            sharding.reduce(self._root)
+            if chunk.embedding is not None:
+                chunk.embedding.backward(f"{micro_batch} embedding", partial(sharding.gradients, self._root))
+            self._encode_backward(chunk, micro_batch)
+            self._send("backward", micro_batch, number)
+            if chunk.has_end:
+                sharding.reshard(self._root)
+                sharding.reduce(self._root)
             sharding.finish_backward()
 
     def update(self, write: Callable[[], None]) -> int:
@@ -142,16 +161,16 @@ class StageWriter:
             self._sharding.after_update()
         return begins
 
-    def _encode(self, micro_batch: int) -> None:
+    def _encode(self, chunk: ChunkCode, micro_batch: int) -> None:
         """The images through the vision tower, which is gathered as one unit."""
-        if self._code.images is not None and self._vision is not None:
+        if chunk.images is not None and self._vision is not None:
             self._sharding.unshard(self._vision, keep_buffers=True)
-            self._code.images.forward(f"{micro_batch} vision")
-            if self._job.reshard_after_forward or not self._code.images.trained:
+            chunk.images.forward(f"{micro_batch} vision")
+            if self._job.reshard_after_forward or not chunk.images.trained:
                 self._sharding.reshard(self._vision)
 
-    def _encode_backward(self, micro_batch: int) -> None:
-        images, vision, sharding = self._code.images, self._vision, self._sharding
+    def _encode_backward(self, chunk: ChunkCode, micro_batch: int) -> None:
+        images, vision, sharding = chunk.images, self._vision, self._sharding
         if images is None or vision is None or not images.trained:
             return
         images.place.backward(f"{micro_batch} images", partial(sharding.gradients, vision))
@@ -168,55 +187,83 @@ class StageWriter:
             position = self._emitter.transfer("copied gradients", "tp", transfer.kind, transfer, deps=deps)
             self._emitter.await_(position)
 
-    def _layer_backward(self, number: int, micro_batch: int) -> None:
-        emitter, sharding, unit, code = self._emitter, self._sharding, self._units[number], self._code.layers[number]
-        tag, layer = f"{micro_batch} {unit.name}", self._first_layer + number
-        with emitter.at(phase="backward", layer=layer):
-            if self._job.reshard_after_forward:
-                sharding.unshard(unit, keep_buffers=False)
-                self._gather_ahead(number, -1)
-            code.backward(tag, partial(sharding.gradients, unit))
-            if number >= self._first_module:
-                embedding = self._code.predictions[number - self._first_module].embedding
-                embedding.backward(f"{tag} embedding", partial(sharding.gradients, self._root))
-            emitter.release(*(item.key for item in self._kept_inputs(number, tag)))
+    def _layer_forward(self, chunk: ChunkCode, position: int, place: int, micro_batch: int) -> None:
+        """The layer at a *place* of the stage, which is at a *position* of the *chunk*."""
+        sharding, unit, prediction = self._sharding, self._units[place], chunk.prediction(place)
+        sharding.unshard(unit, keep_buffers=True)
+        self._gather_ahead(chunk.places, position, +1)
+        tag = f"{micro_batch} {unit.name}"
+        if prediction is not None:
+            prediction.embedding.forward(f"{tag} embedding")
+        self._code.layers[place].forward(tag, first=self._kept_inputs(place, tag))
+        if self._job.reshard_after_forward:
             sharding.reshard(unit)
-            sharding.reduce(unit)
 
-    def _gather_ahead(self, number: int, direction: int) -> None:
-        """Issue the gathers of the next layers in *direction*."""
+    def _layer_backward(self, chunk: ChunkCode, position: int, place: int, micro_batch: int) -> None:
+        sharding, unit, prediction = self._sharding, self._units[place], chunk.prediction(place)
+        tag = f"{micro_batch} {unit.name}"
+        if self._job.reshard_after_forward:
+            sharding.unshard(unit, keep_buffers=False)
+            self._gather_ahead(chunk.places, position, -1)
+        self._code.layers[place].backward(tag, partial(sharding.gradients, unit))
+        if prediction is not None:
+            prediction.embedding.backward(f"{tag} embedding", partial(sharding.gradients, self._root))
+        self._emitter.release(*(item.key for item in self._kept_inputs(place, tag)))
+        sharding.reshard(unit)
+        sharding.reduce(unit)
+
+    def _gather_ahead(self, places: Sequence[int], position: int, direction: int) -> None:
+        """Issue the gathers of the next layers of a chunk in *direction*."""
         for ahead in range(1, self._job.prefetch + 1):
-            position = number + direction * ahead
-            if 0 <= position < len(self._units) and (direction > 0 or self._job.reshard_after_forward):
-                self._sharding.gather(self._units[position])
+            further = position + direction * ahead
+            if 0 <= further < len(places) and (direction > 0 or self._job.reshard_after_forward):
+                self._sharding.gather(self._units[places[further]])
 
-    def _pass_on(self, direction: str, micro_batch: int, boundary: int) -> None:
-        """Move activations (forward) or their gradients (backward) over the *boundary* behind the stage of that number.
+    def _receive(self, direction: str, micro_batch: int, chunk: int) -> None:
+        """Get activations (forward) or their gradients (backward); the compute stream waits for them.
 
-        The receiving stage's compute stream waits for them; sends go on beside compute. Megatron-LM's host waits too,
-        for all that it has issued (`batch_p2p_sync`, on by default).
+        Megatron-LM's host waits too, for all that it has issued (`batch_p2p_sync`), unless stages have several chunks
+        (`overlap_p2p_comm`); both are on by default.
         """
-        if not 0 <= boundary < self._job.mesh.pp - 1:
+        emitter, pipeline, stage = self._emitter, self._job.pipeline, self._code.number
+        sender = (pipeline.before if direction == "forward" else pipeline.behind)(stage, chunk)
+        if sender is None:
             return
-        receives = (boundary < self._code.number) == (direction == "forward")
-        transfer = self._network.hand_over(self._input_bytes, f"{direction} {micro_batch} {boundary}", boundary)
-        if receives:
-            transfer = replace(transfer, collective=replace(transfer.collective, wire_bytes=0.0))
-        way = "receive" if receives else "send"
-        stream = f"pp_{way}_{direction}"
-        deps = () if receives else (self._emitter.last,)
-        position = self._emitter.transfer(f"{way} {direction}", stream, transfer.kind, transfer, deps=deps)
-        if receives:
-            self._emitter.await_(position)
-        if receives and self._job.zero == 1:
-            self._emitter.compute("synchronize", "synchronize", Priced(0, 0, "measured"))
-            self._emitter.block_host()
+        transfer = self._hand_over(direction, micro_batch, chunk, sender, stage)
+        transfer = replace(transfer, collective=replace(transfer.collective, wire_bytes=0.0))
+        stream = self._stream("receive", direction, chunk)
+        emitter.await_(emitter.transfer(f"receive {direction}", stream, transfer.kind, transfer, deps=()))
+        if self._job.zero == 1 and pipeline.chunks == 1:
+            emitter.compute("synchronize", "synchronize", Priced(0, 0, "measured"))
+            emitter.block_host()
+
+    def _send(self, direction: str, micro_batch: int, chunk: int) -> None:
+        """Send them on beside compute."""
+        emitter, pipeline, stage = self._emitter, self._job.pipeline, self._code.number
+        receiver = (pipeline.behind if direction == "forward" else pipeline.before)(stage, chunk)
+        if receiver is None:
+            return
+        transfer = self._hand_over(direction, micro_batch, chunk, stage, receiver)
+        stream = self._stream("send", direction, chunk)
+        emitter.transfer(f"send {direction}", stream, transfer.kind, transfer, deps=(emitter.last,))
+
+    def _hand_over(self, direction: str, micro_batch: int, chunk: int, sender: int, receiver: int) -> Transfer:
+        """The message between two stages, one of which is here, under a name that both know."""
+        here = self._job.pipeline.virtual(self._code.number, chunk)
+        forward, sends = direction == "forward", sender == self._code.number
+        boundary = here if forward == sends else here - 1
+        return self._network.hand_over(self._input_bytes, f"{direction} {micro_batch} {boundary}", sender, receiver)
+
+    def _stream(self, way: str, direction: str, chunk: int) -> str:
+        """The stream of hand-overs; those of a model in the opposite direction have their own."""
+        opposite = " opposite" if self._job.pipeline.mirrored and chunk else ""
+        return f"pp_{way}_{direction}{opposite}"
 
     def _kept_inputs(self, number: int, tag: str) -> list[Allocation]:
         """What the forward pass of a layer leaves for the backward pass beside its operators' own saved tensors."""
         if number >= self._first_module:
             return self._kept_by_module(number - self._first_module, tag)
-        kept, layer = [], self._job.architecture.layers[self._first_layer + number]
+        kept, layer = [], self._job.architecture.layers[self._layers[number]]
         if self._code.layers[number].keeps_input:
             size = layer.hyper_connections * self._input_bytes
             kept.append(allocation(f"{tag}.input", "saved activations", size))

@@ -33,20 +33,22 @@ class StageOperators:
         self._job = job
         self._layout = layout
         self._layers = job.layers_of(number)
+        self._places = {layer.index: place for place, layer in enumerate(self._layers)}
+        self._positions = job.positions_of(number)
         self._modules = job.modules_of(number)
         self._hooked = job.zero == 1
         self._engine = self._hooked and job.workload.execution == "fused"
         """Whether layers are Transformer Engine's."""
-        self._last = number == job.mesh.pp - 1
+        self._last = job.pipeline.ends(number)
 
     def layer(self, layer: Layer) -> LayerPlan:
         """Those of *layer*, for any layer of its make that is recomputed alike, and which of them run again."""
-        make, position = replace(layer, index=0), layer.index - self._layers[0].index
+        make, place = replace(layer, index=0), self._places[layer.index]
         workload = self._job.workload
         operators = listed_operators(self._job.architecture, make, workload)
         if self._engine and workload.attention == "flash" and isinstance(layer.mixer, GroupedAttention):
             operators = tuple(with_split(operators, share(layer.mixer, workload.tp), workload))
-        return self._plan([operators], position)
+        return self._plan([operators], place)
 
     def module(self, number: int) -> tuple[LayerPlan, tuple[Layer | None, ...]]:
         """Those of a multi-token-prediction module, and for each the layer that it is of, if it is of one."""
@@ -54,10 +56,10 @@ class StageOperators:
         plan = self._plan([operators for _, operators in parts], len(self._layers) + number)
         return plan, tuple(layer for layer, operators in parts for _ in self._present(operators))
 
-    def _plan(self, parts: list[tuple[Operator, ...]], position: int) -> LayerPlan:
-        recompute = self._job.recompute.of_layer(position)
+    def _plan(self, parts: list[tuple[Operator, ...]], place: int) -> LayerPlan:
+        recompute = self._job.recompute.of_layer(self._positions[place])
         plan = plan_layer(map(self._present, parts), recompute, self._job.stack)
-        return replace(plan, operators=self._run(plan.operators, self._layout.layers[position]))
+        return replace(plan, operators=self._run(plan.operators, self._layout.layers[place]))
 
     def _present(self, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
         """Those of *operators* that run in this job."""

@@ -29,7 +29,7 @@ from simulator.program.layout import lay_out
 from simulator.program.network import Network, scale_up_domain
 from simulator.program.optimizers import rules
 from simulator.program.schedules import enough, schedules
-from simulator.program.stage import PredictionCode, StageCode, StageProgram, StageWriter
+from simulator.program.stage import ChunkCode, PredictionCode, StageCode, StageProgram, StageWriter
 from simulator.program.stage_operators import StageOperators
 from simulator.program.step import Pricer, Step
 from simulator.program.update import Update
@@ -58,7 +58,12 @@ class TrainingStep:
 
     def held_at_once(self, micro_batches: int) -> int:
         """Micro-batches, of so many in all, that memory is the same for as for all of them."""
-        return enough(self._job.schedule, self.stages, micro_batches)
+        return enough(self._job.schedule, self.stages, micro_batches, self._job.pipeline.chunks)
+
+    @property
+    def round(self) -> int:
+        """Micro-batches after which a filled pipeline does the same again."""
+        return self._job.pipeline.round
 
     def programs(self, micro_batches: int) -> tuple[StageProgram, ...]:
         """The step with *micro_batches* of them, a program for each stage."""
@@ -82,7 +87,10 @@ class _Stage:
         self._operators = StageOperators(job, self._layout, number)
         self._loads = _expert_loads(job, number)
         self._known: dict[tuple[Layer, Recompute], tuple[LayerPlan, list[Step]]] = {}
-        self._layers = [self._steps(layer, position) for position, layer in enumerate(job.layers_of(number))]
+        self._layers = [
+            self._steps(layer, position)
+            for layer, position in zip(job.layers_of(number), job.positions_of(number), strict=False)
+        ]
         self._modules = [self._module_steps(module) for module in range(len(job.modules_of(number)))]
 
     def program(self, micro_batches: int) -> StageProgram:
@@ -91,11 +99,12 @@ class _Stage:
         sharding = data_parallel(job, emitter, self._costs, self._network, self._layout, self._operators, micro_batches)
         writer = StageWriter(job, self._layout, self._code(emitter), emitter, sharding, self._network)
         ends = {}
-        for direction, micro_batch in schedules()[job.schedule](self._number, job.mesh.pp, micro_batches):
+        order = schedules()[job.schedule]
+        for direction, micro_batch, chunk in order(self._number, job.mesh.pp, micro_batches, job.pipeline.chunks):
             if direction == "forward":
-                writer.forward(micro_batch)
+                writer.forward(micro_batch, chunk)
             else:
-                writer.backward(micro_batch)
+                writer.backward(micro_batch, chunk)
                 ends[micro_batch] = emitter.last
         update = Update(emitter, self._costs, self._network, job.optimizer, self._layout.ownership)
         birth = writer.update(partial(rules()[job.optimizer.name].write, update))
@@ -111,20 +120,28 @@ class _Stage:
         )
 
     def _code(self, emitter: Emitter) -> StageCode:
-        job, first, last = self._job, self._number == 0, self._number == self._job.mesh.pp - 1
+        until, chunks = 0, []
+        for chunk, layers in enumerate(self._job.chunks_of(self._number)):
+            chunks.append(self._chunk(emitter, chunk, range(until, until + len(layers))))
+            until += len(layers)
+        code = [layer.code(emitter) for layer in (*self._layers, *self._modules)]
+        return StageCode(number=self._number, layers=code, chunks=chunks)
+
+    def _chunk(self, emitter: Emitter, chunk: int, places: range) -> ChunkCode:
         ends = [*embedding_parameters(self._own), *head_parameters(self._own)]
-        adapters = job.trained.adapters(ends)
+        adapters = self._job.trained.adapters(ends)
 
         def code(operators: Iterable[Operator]) -> LayerCode:
             return LayerCode(emitter, [self._pricer.step(operator, adapters, None) for operator in operators])
 
-        return StageCode(
-            number=self._number,
-            layers=[layer.code(emitter) for layer in (*self._layers, *self._modules)],
+        first, last = (is_(self._number, chunk) for is_ in (self._job.pipeline.is_first, self._job.pipeline.is_last))
+        modules = range(len(self._layers), len(self._layers) + len(self._modules) * last)
+        return ChunkCode(
+            places=[*places, *modules],
             embedding=code(self._operators.embedding()) if first else None,
             loss=code(self._operators.loss()) if last else None,
-            images=self._images(emitter),
-            predictions=[PredictionCode(*map(code, self._operators.module_ends())) for _ in self._modules],
+            images=self._images(emitter) if first else None,
+            predictions=[PredictionCode(*map(code, self._operators.module_ends())) for _ in modules],
         )
 
     def _images(self, emitter: Emitter) -> ImageCode | None:
@@ -138,7 +155,7 @@ class _Stage:
         return image_code(self._job, emitter, loads, place, price)
 
     def _steps(self, layer: Layer, position: int) -> _LayerSteps:
-        """Of *layer* at its *position* in the stage; operators that no routing touches are priced once for all layers
+        """Of *layer* at its *position* in its chunk; operators that no routing touches are priced once for all layers
         of its make.
         """
         make = replace(layer, index=0), self._job.recompute.of_layer(position)

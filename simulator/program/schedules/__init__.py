@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
-from itertools import accumulate
-from typing import Literal
+from typing import Literal, NamedTuple
 
-Pass = tuple[Literal["forward", "backward"], int]
-"""A pass and the micro-batch it belongs to."""
-Schedule = Callable[[int, int, int], list[Pass]]
-"""(stage, stages, micro-batches) -> the passes of that stage in order."""
+
+class Pass(NamedTuple):
+    """A pass of a micro-batch through one chunk of a stage."""
+
+    direction: Literal["forward", "backward"]
+    micro_batch: int
+    chunk: int = 0
+
+
+Schedule = Callable[[int, int, int, int], list[Pass]]
+"""(stage, stages, micro-batches, chunks of a stage) -> the passes of that stage in order."""
 
 
 @cache
@@ -22,21 +29,26 @@ def schedules() -> dict[str, Schedule]:
     return {module.NAME: module.order for module in modules}
 
 
-def in_flight(passes: list[Pass]) -> int:
-    """The most micro-batches whose forward pass is done and whose backward pass is not."""
-    alive = accumulate(1 if direction == "forward" else -1 for direction, _ in passes)
-    return max(alive, default=0)
+def in_flight(passes: Iterable[Pass]) -> tuple[int, ...]:
+    """Micro-batches of each chunk that are between forward and backward pass, when they are most in all."""
+    alive: Counter[int] = Counter()
+    most: tuple[int, ...] = ()
+    for direction, _, chunk in passes:
+        alive[chunk] += 1 if direction == "forward" else -1
+        if alive.total() > sum(most):
+            most = tuple(alive[number] for number in range(max(alive) + 1))
+    return most
 
 
-def enough(name: str, stages: int, micro_batches: int) -> int:
+def enough(name: str, stages: int, micro_batches: int, chunks: int = 1) -> int:
     """Micro-batches, at most *micro_batches*, with which every stage holds as many at once as with all of them.
 
     A schedule that holds no more of twice as many is taken to hold no more of any number.
     """
     order = schedules()[name]
 
-    def held(count: int) -> list[int]:
-        return [in_flight(order(stage, stages, count)) for stage in range(stages)]
+    def held(count: int) -> list[tuple[int, ...]]:
+        return [in_flight(order(stage, stages, count, chunks)) for stage in range(stages)]
 
     count = stages
     while count < micro_batches and held(count) != held(2 * count):

@@ -10,8 +10,8 @@ from simulator.program.schedules import Pass
 NAME = "gpipe"
 
 
-def order(_stage: int, _stages: int, micro_batches: int) -> list[Pass]:
+def order(_stage: int, _stages: int, micro_batches: int, _chunks: int = 1) -> list[Pass]:
     """Passes of any stage."""
-    forward: list[Pass] = [("forward", m) for m in range(micro_batches)]
-    backward: list[Pass] = [("backward", m) for m in reversed(range(micro_batches))]
+    forward = [Pass("forward", m) for m in range(micro_batches)]
+    backward = [Pass("backward", m) for m in reversed(range(micro_batches))]
     return forward + backward

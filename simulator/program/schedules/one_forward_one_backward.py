@@ -10,11 +10,14 @@ from simulator.program.schedules import Pass
 NAME = "1f1b"
 
 
-def order(stage: int, stages: int, micro_batches: int) -> list[Pass]:
+def order(stage: int, stages: int, micro_batches: int, _chunks: int = 1) -> list[Pass]:
     """Passes of *stage*: warm-up forwards, pairs, and the backwards that are left."""
-    ahead = min(stages - stage - 1, micro_batches)
-    passes: list[Pass] = [("forward", m) for m in range(ahead)]
-    for m in range(ahead, micro_batches):
-        passes += [("forward", m), ("backward", m - ahead)]
-    passes += [("backward", m) for m in range(micro_batches - ahead, micro_batches)]
-    return passes
+    forward = [Pass("forward", m) for m in range(micro_batches)]
+    return one_and_one(forward, [Pass("backward", m) for m in range(micro_batches)], stages - stage - 1)
+
+
+def one_and_one(forward: list[Pass], backward: list[Pass], ahead: int) -> list[Pass]:
+    """*ahead* forward passes, then a forward and a backward one in turn, then the backward ones that are left."""
+    ahead = min(ahead, len(forward))
+    pairs = zip(forward[ahead:], backward, strict=False)
+    return [*forward[:ahead], *(one for pair in pairs for one in pair), *backward[len(forward) - ahead :]]
