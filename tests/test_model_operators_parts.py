@@ -14,14 +14,14 @@ def test_a_tensor_that_two_operators_keep_is_listed_once_for_both() -> None:
     wide = Operator("a", (), saved=(Saved("x", 8.0, "weight_gradient", ("a.weight",)),))
     thin = Operator("b", (), saved=(Saved("x", 8.0, "weight_gradient", ("b.weight",)), Saved("y", 2.0)))
     first, second = keep_once([wide, thin])
-    assert first.saved == (Saved("x", 8.0, "weight_gradient", ("a.weight", "b.weight")),)
+    assert first.saved == (Saved("x", 8.0, "weight_gradient", ("a.weight", "b.weight"), nodes=2),)
     assert second.saved == (Saved("y", 2.0),)
 
 
 def test_a_tensor_that_some_input_gradient_needs_is_kept_whatever_is_frozen() -> None:
     linear = Operator("a", (), saved=(Saved("x", 8.0, "weight_gradient", ("a.weight",)),))
     gate = Operator("b", (), saved=(Saved("x", 8.0),))
-    assert keep_once([linear, gate])[0].saved == keep_once([gate, linear])[0].saved == (Saved("x", 8.0),)
+    assert keep_once([linear, gate])[0].saved == keep_once([gate, linear])[0].saved == (Saved("x", 8.0, nodes=2),)
 
 
 def test_gated_activation_reads_two_and_writes_one() -> None:

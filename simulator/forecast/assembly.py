@@ -12,6 +12,7 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
+from simulator.forecast.offloading import offload_of, offload_problems
 from simulator.forecast.packing import packing_problems, sequence_lengths
 from simulator.forecast.pipelining import pipeline_of, pipeline_problems, schedule_of
 from simulator.forecast.recomputation import recompute_of, recompute_problems
@@ -110,6 +111,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         per_expert=megatron if training.grouped_gemm is None else training.grouped_gemm == "per_expert",
         routing=routing,
         images=images,
+        offload=offload_of(training),
     )
 
 
@@ -230,6 +232,7 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
         yield f"training.sequence_length: found {training.sequence_length}, the model takes at most {longest} positions"
     yield from _optimizer_problems(training)
     yield from sharding_problems(scenario)
+    yield from offload_problems(scenario)
 
 
 def _optimizer_problems(training: Training) -> Iterator[str]:

@@ -98,7 +98,14 @@ def _name_gap(
         later = recording.end_ns[dep] > binding
         binding = np.where(later, recording.end_ns[dep], binding)
         cause = np.where(later, dep, cause)
-    _name_wait(result, program, recording, slot, before, recording.start_ns[position], cause)
+    start = recording.start_ns[position]
+    for dep in program[position].deps:
+        if program[dep].blocks_host and program[dep].collective is not None:
+            # The host waited for it as well: what it issues next comes late because of that.
+            until = np.clip(recording.end_ns[dep], before, start)
+            _name_wait(result, program, recording, slot, before, until, np.full(len(before), dep))
+            before = until
+    _name_wait(result, program, recording, slot, before, start, cause)
 
 
 def _name_wait(

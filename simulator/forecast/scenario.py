@@ -182,6 +182,18 @@ class Recompute(Section):
     )
 
 
+class Offload(Section):
+    """What is kept in host memory. Pinned copies share the links and the memory of the node."""
+
+    activations: Literal["save_on_cpu", "streamed"] | None = Field(
+        None,
+        description=(
+            "What autograd keeps goes there; of a layer that is recomputed whole, its input. save_on_cpu: in the way "
+            "of compute, weights too (PyTorch); streamed: beside compute (torchtune)."
+        ),
+    )
+
+
 class Training(Section):
     """What one step does."""
 
@@ -211,6 +223,7 @@ class Training(Section):
     recompute: Literal["none", "full"] | Recompute = Field(
         "none", description="full: keep each layer's input only and run it again; or a mapping, for a part of that."
     )
+    offload: Offload = Offload()
     loss: Literal["plain", "compiled", "chunked", "cut"] = Field(
         "plain",
         description=(

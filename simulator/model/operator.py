@@ -66,6 +66,8 @@ class Saved:
     """A tensor needed for a weight's gradient only is not kept when the weight is frozen and has no adapter."""
     weights: tuple[str, ...] = ()
     """With `needed_for == "weight_gradient"`: the weights that need it. It is kept when any one of them is trained."""
+    nodes: int = 1
+    """Steps of the forward pass that keep it, each for its own gradient: they share one tensor on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,8 @@ def keep_once(operators: Iterable[Operator]) -> tuple[Operator, ...]:
 
 def _joined(first: Saved, second: Saved) -> Saved:
     """One tensor for two readers: kept for an input's gradient if either needs that, else for both their weights."""
+    size, nodes = max(first.bytes, second.bytes), first.nodes + second.nodes
     if "input_gradient" in (first.needed_for, second.needed_for):
-        return Saved(first.name, max(first.bytes, second.bytes))
+        return Saved(first.name, size, nodes=nodes)
     weights = tuple(dict.fromkeys(first.weights + second.weights))
-    return Saved(first.name, max(first.bytes, second.bytes), "weight_gradient", weights)
+    return Saved(first.name, size, "weight_gradient", weights, nodes)

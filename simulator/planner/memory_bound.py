@@ -45,6 +45,8 @@ class MemoryBound:
         dense = self._resident(splits, edges, "tp", fsdp, np.ones_like(slots))
         routed = self._resident(splits, edges, "etp", expert_shards, slots)
         in_flight = self._in_flight(len(edges) - 1, micro_batches)
+        if self._job.offload.activations is not None:
+            saved = np.zeros_like(saved)
         peak = dense + routed + in_flight * saved + restored_last
         return np.asarray(peak.max(axis=1) + CONTEXT_BYTES + COMMUNICATOR_BYTES * self._communicators(splits, fsdp))
 

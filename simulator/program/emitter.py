@@ -70,15 +70,16 @@ class Emitter:
         *,
         deps: tuple[int, ...],
         allocates: Iterable[Allocation] = (),
+        launches: int = 1,
     ) -> int:
-        """A collective on its own stream."""
+        """A collective, or copies, on its own stream."""
         task = Task(
             name,
             stream,
             kind,
             transfer.duration_ns,
             deps=deps,
-            host_ns=self._launch_ns,
+            host_ns=launches * self._launch_ns,
             collective=transfer.collective,
             grade=transfer.grade,
         )

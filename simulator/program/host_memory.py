@@ -5,7 +5,7 @@ detour. Three kinds of links are shared: a card's link in each direction, the sa
 than the sum, and the node's memory, which all cards of the node use alike and at once. Wrong where they do not: then
 the memory is taken to be busier than it is.
 
-    seconds = latency + max(bytes / rate of the link, cards * bytes / (memory bandwidth * attained share))
+    seconds = copies * latency + max(bytes / rate of the link, cards * bytes / (memory bandwidth * share))
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ class HostMemory:
         self._cards = min(cluster.accelerators, cluster.node.accelerators)
         self._behaviours = behaviours
 
-    def out(self, size: Quantity, *, pinned: bool = True) -> Transfer:
-        """A copy of *size* bytes of each behaviour from the card to its host."""
-        return self._copy(COPY_OUT, size, self._link.d2h if pinned else self._link.pageable_d2h)
+    def out(self, size: Quantity, *, copies: int = 1, pinned: bool = True) -> Transfer:
+        """So many *copies*, one after the other, of *size* bytes in all from the card of each behaviour to its host."""
+        return self._copy(COPY_OUT, size, copies, self._link.d2h if pinned else self._link.pageable_d2h)
 
-    def into(self, size: Quantity, *, pinned: bool = True) -> Transfer:
-        """A copy of *size* bytes of each behaviour from the host to its card."""
-        return self._copy(COPY_IN, size, self._link.h2d if pinned else self._link.pageable_h2d)
+    def into(self, size: Quantity, *, copies: int = 1, pinned: bool = True) -> Transfer:
+        """The same from the host to its card."""
+        return self._copy(COPY_IN, size, copies, self._link.h2d if pinned else self._link.pageable_h2d)
 
     def sweep(self, kind: str, traffic: Quantity) -> Transfer:
         """A pass of the cores over the node's memory, *traffic* bytes read and written for each card."""
         busy_s = self._memory_s(traffic)
         return self._transfer(kind, CORES, traffic, busy_s, {"host memory": busy_s}, self._memory_grade)
 
-    def _copy(self, kind: str, size: Quantity, rate: Figure[float]) -> Transfer:
+    def _copy(self, kind: str, size: Quantity, copies: int, rate: Figure[float]) -> Transfer:
         moved = np.asarray(size, np.float64)
         link_s, memory_s = moved / rate.value, self._memory_s(size)
         busy: dict[str, Quantity] = {f"host link {kind}": link_s, "host memory": memory_s}
         if self._link.both is not None:
             busy["host link"] = moved / self._link.both.value
-        latency_s = np.where(moved > 0, self._link.latency.value, 0.0)
+        latency_s = np.where(moved > 0, copies * self._link.latency.value, 0.0)
         seconds: Quantity = latency_s + np.maximum(link_s, memory_s)
         return self._transfer(kind, _COPIES, size, seconds, busy, rate.grade)
 

@@ -14,6 +14,7 @@ from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
 from simulator.program.buckets import Buckets
 from simulator.program.image_load import ImageLoad
+from simulator.program.offload import NOTHING, Offload
 from simulator.program.optimizer import Optimizer
 from simulator.program.pipeline import Pipeline
 from simulator.program.trained import Trained
@@ -56,6 +57,7 @@ class Job:
     """Rows of every expert slot in one micro-batch, and where the experts are; None without experts."""
     images: ImageLoad | None = None
     """None for a batch of text alone."""
+    offload: Offload = NOTHING
 
     @property
     def expert_slots(self) -> int | None:

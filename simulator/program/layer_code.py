@@ -14,6 +14,7 @@ import numpy as np
 
 from simulator.engine.task import Allocation, Quantity
 from simulator.model.recompute import Stretch
+from simulator.program.activation_offload import ActivationOffload
 from simulator.program.costs import Priced
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.keeping import Keeping
@@ -37,15 +38,24 @@ class Rerun:
 
 
 class LayerCode:
-    """Writes the tasks of one layer. *keeps_input*: whether its input is kept for running all of it again."""
+    """Writes the tasks of one layer. *keeps_input*: whether its input is kept for running all of it again. *offload*:
+    what it keeps goes to host memory in between.
+    """
 
     def __init__(
-        self, emitter: Emitter, steps: Sequence[Step], reruns: Sequence[Rerun] = (), *, keeps_input: bool = False
+        self,
+        emitter: Emitter,
+        steps: Sequence[Step],
+        reruns: Sequence[Rerun] = (),
+        *,
+        keeps_input: bool = False,
+        offload: ActivationOffload | None = None,
     ) -> None:
         self.keeps_input = keeps_input
         self._emitter = emitter
         self._steps = steps
         self._reruns = reruns
+        self._offload = offload
         self._forward = Keeping(steps, lambda step: step.saved)
         self._loose = frozenset(number for rerun in reruns for number in rerun.stretch.loose)
         self._scratch = [_temporaries(step, step.workspace_bytes) for step in steps]
@@ -54,14 +64,16 @@ class LayerCode:
     def forward(self, tag: str, *, first: Iterable[Allocation] = ()) -> None:
         """Write the forward pass, with what autograd keeps of it. The first task also takes *first*."""
         done: tuple[str, ...] = ()
+        first = tuple(first)
         for number, step in enumerate(self._steps):
-            own = tensors(f"{tag}.saved.{number}", step.saved_kind, self._forward.own(number))
+            own = tensors(_saved(tag, number), step.saved_kind, self._forward.own(number))
             takes = [*first, own] if number == 0 else [own]
             if number in self._loose:
                 output = allocation(f"{tag}.result.{number}", "saved activations", step.output_bytes)
             else:
                 output = self._output(tag, number, self._forward)
             self._step_forward(tag, number, [*takes, output], done)
+            self._send_off(tag, number, first)
             done = () if number in self._loose or self._forward.hands_over(number) else (output.key,)
         self._free(*done)
 
@@ -70,9 +82,13 @@ class LayerCode:
         the weights used are taken.
         """
         alive: tuple[str, ...] = ()
+        if self._offload is not None:
+            self._offload.fetch(_input(tag), "layer input", "saved activations")
         for number in reversed(range(len(self._steps))):
             self._run_again(tag, number)
             step = self._steps[number]
+            if self._offload is not None:
+                self._offload.fetch(_saved(tag, number), step.name, step.saved_kind, self._offload.on_device(step))
             before = self._steps[max(number - 1, 0)]
             gradient = allocation(f"{tag}.grad.{number}", step.output_kind, before.output_bytes)
             scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._backward_scratch[number])
@@ -90,11 +106,27 @@ class LayerCode:
                 alive = (gradient.key,)
         self._free(*alive, *(f"{tag}.result.{number}" for number in sorted(self._loose)))
 
+    def _send_off(self, tag: str, number: int, first: Sequence[Allocation]) -> None:
+        """Copy to the host what the step at *number* keeps, and behind the *first* one the layer's input if it is kept.
+
+        The result of the step before is held until then, where it is what this one keeps.
+        """
+        if self._offload is None:
+            return
+        for item in first if number == 0 else ():
+            if item.key == _input(tag):
+                self._offload.put(item.key, "layer input", item.pieces or (item.bytes,), (item.key,))
+        step, held = self._steps[number], [_saved(tag, number)]
+        if number and self._forward.hands_over(number - 1):
+            held.append(f"{tag}.out.{number - 1}")
+        on_card = tuple(key for key in held if self._emitter.holds(key))
+        self._offload.put(_saved(tag, number), step.name, self._offload.of_step(step), on_card)
+
     def _used_up(self, tag: str, number: int) -> tuple[str, ...]:
         """What nobody needs behind the backward pass of an operator."""
         passes = (tag, _again(tag))
         return (
-            *(f"{each}.saved.{number}" for each in passes),
+            *(_saved(each, number) for each in passes),
             *(f"{each}.out.{number - 1}" for each in passes),
             *(_held(tag, rerun) for rerun in self._reruns if rerun.stretch.positions[0] == number),
             *(_restored(tag, rerun) for rerun in self._reruns if rerun.stretch.restored_until == number),
@@ -120,7 +152,7 @@ class LayerCode:
         done: tuple[str, ...] = ()
         for number in stretch.positions:
             step = self._steps[number]
-            own = tensors(f"{again}.saved.{number}", step.saved_kind, keeping.own(number))
+            own = tensors(_saved(again, number), step.saved_kind, keeping.own(number))
             if stretch.stops_early and number == stop:
                 # It would have saved its input, which is there.
                 self._emitter.take(*([] if number and keeping.hands_over(number - 1) else [own]))
@@ -201,6 +233,16 @@ def _temporaries(step: Step, size: Quantity) -> tuple[Quantity, str, tuple[Quant
     largest = max((*step.saved.tensors, *step.restored.tensors, step.output_bytes), key=np.max)
     count = ceil(float(np.min(size / largest)) - _HAIR) if np.all(largest) else 1
     return size, "hbm", (largest,) * count if count > 1 else ()
+
+
+def _saved(tag: str, number: int) -> str:
+    """Key of what the operator at *number* keeps beside the result of the one before."""
+    return f"{tag}.saved.{number}"
+
+
+def _input(tag: str) -> str:
+    """Key of a layer's input, which is kept for running the layer again."""
+    return f"{tag}.input"
 
 
 def _again(tag: str) -> str:

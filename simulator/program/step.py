@@ -24,6 +24,8 @@ class Kept:
     """Their bytes."""
     sizes: tuple[float, ...] = ()
     """The same per routed row or in all, less what adapters keep: comparable with *output_size* of a step."""
+    nodes: tuple[int, ...] = ()
+    """How many nodes of autograd's graph keep each of *tensors*; those beyond the last are kept by one."""
 
 
 NOTHING_KEPT = Kept()
@@ -69,6 +71,8 @@ class Step:
     rounds_back: tuple[Round, ...] = ()
     gradient_in_place: bool = False
     """The gradient of its input is the tensor that it saves."""
+    matrices: tuple[float, ...] = ()
+    """Bytes of the weights that its products multiply with, which autograd keeps for the gradient of their input."""
 
     @property
     def output_kind(self) -> str:
@@ -131,6 +135,7 @@ class Pricer:
             rounds=rounds,
             rounds_back=rounds_back,
             gradient_in_place=operator.gradient_in_place,
+            matrices=_matrices(operator, rows.shape[-1] if rows is not None else 0),
         )
 
     def _rounds(self, operator: Operator, *, back: bool) -> tuple[Round, ...]:
@@ -148,14 +153,15 @@ class Pricer:
         """What is kept of *tensors*, and the *thin* products of adapters: not what only gradients of weights need of
         which none is trained.
         """
-        sizes = tuple(
-            tensor.bytes
+        kept = [
+            tensor
             for tensor in tensors
             if tensor.needed_for == "input_gradient"
             or self._all_trained
             or any(weight in adapters for weight in tensor.weights)
-        )
-        return Kept((*(size * per_row for size in sizes), *thin), sizes)
+        ]
+        sizes, nodes = tuple(tensor.bytes for tensor in kept), tuple(tensor.nodes for tensor in kept)
+        return Kept((*(size * per_row for size in sizes), *thin), sizes, nodes)
 
     def _moves(
         self, operator: Operator, load: LayerLoad | None, adapters: dict[str, Adapter], *, back: bool
@@ -174,6 +180,12 @@ class Pricer:
             if not collective.weights or self._all_trained or any(w in adapters for w in collective.weights)
         ]
         return tuple(transfer for transfer in found if transfer is not None)
+
+
+def _matrices(operator: Operator, experts: int) -> tuple[float, ...]:
+    """Bytes of each weight that the products of *operator* multiply with in bf16: (m, n, k), or one of each expert."""
+    whole = [2.0 * kernel.shape[1] * kernel.shape[2] for kernel in operator.forward if kernel.kind == "gemm"]
+    return (*whole, *(kernel.fixed_bytes * experts for kernel in operator.forward if kernel.kind == "grouped_gemm"))
 
 
 def _kind(operator: Operator) -> str:

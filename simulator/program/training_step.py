@@ -18,10 +18,12 @@ from simulator.model.parameters import (
 from simulator.model.recompute import LayerPlan, Recompute
 from simulator.parallel.placement import Placement
 from simulator.parallel.sharding import Adapter
+from simulator.program.activation_offload import ActivationOffload
 from simulator.program.costs import Costs
 from simulator.program.data_parallel import data_parallel
 from simulator.program.emitter import Emitter
 from simulator.program.expert_load import LayerLoad, layer_load
+from simulator.program.host_memory import HostMemory
 from simulator.program.image_code import ImageCode, image_code
 from simulator.program.job import Job
 from simulator.program.layer_code import LayerCode, Rerun
@@ -43,8 +45,8 @@ class _LayerSteps:
     reruns: list[Rerun]
     keeps_input: bool
 
-    def code(self, emitter: Emitter) -> LayerCode:
-        return LayerCode(emitter, self.steps, self.reruns, keeps_input=self.keeps_input)
+    def code(self, emitter: Emitter, offload: ActivationOffload | None) -> LayerCode:
+        return LayerCode(emitter, self.steps, self.reruns, keeps_input=self.keeps_input, offload=offload)
 
 
 class TrainingStep:
@@ -120,19 +122,23 @@ class _Stage:
         )
 
     def _code(self, emitter: Emitter) -> StageCode:
-        until, chunks = 0, []
-        for chunk, layers in enumerate(self._job.chunks_of(self._number)):
-            chunks.append(self._chunk(emitter, chunk, range(until, until + len(layers))))
+        job, until, chunks = self._job, 0, []
+        way, offload = job.offload.activations, None
+        if way is not None:
+            offload = ActivationOffload(emitter, HostMemory(job.cluster, job.folding.behaviours), way)
+        for chunk, layers in enumerate(job.chunks_of(self._number)):
+            chunks.append(self._chunk(emitter, chunk, range(until, until + len(layers)), offload))
             until += len(layers)
-        code = [layer.code(emitter) for layer in (*self._layers, *self._modules)]
+        code = [layer.code(emitter, offload) for layer in (*self._layers, *self._modules)]
         return StageCode(number=self._number, layers=code, chunks=chunks)
 
-    def _chunk(self, emitter: Emitter, chunk: int, places: range) -> ChunkCode:
+    def _chunk(self, emitter: Emitter, chunk: int, places: range, offload: ActivationOffload | None) -> ChunkCode:
         ends = [*embedding_parameters(self._own), *head_parameters(self._own)]
         adapters = self._job.trained.adapters(ends)
 
         def code(operators: Iterable[Operator]) -> LayerCode:
-            return LayerCode(emitter, [self._pricer.step(operator, adapters, None) for operator in operators])
+            steps = [self._pricer.step(operator, adapters, None) for operator in operators]
+            return LayerCode(emitter, steps, offload=offload)
 
         first, last = (is_(self._number, chunk) for is_ in (self._job.pipeline.is_first, self._job.pipeline.is_last))
         modules = range(len(self._layers), len(self._layers) + len(self._modules) * last)

@@ -125,7 +125,8 @@ def _plain(architecture: Architecture, workload: Workload) -> tuple[Operator, ..
             pointwise(2 * FP32_BYTES * lane.count, kind="scatter"),
             pointwise(3 * wide, _SOFTMAX_FLOPS * elements, kind="loss"),
         ),
-        saved=(Saved("log_probabilities", wide),),
+        # log_softmax keeps its result, and nll_loss its input.
+        saved=(Saved("log_probabilities", wide, nodes=2),),
         # The fp32 logits, and the bf16 ones that the caller of the model holds on to until the loss is there.
         workspace_bytes=wide + logits,
         backward_workspace_bytes=wide,

@@ -98,7 +98,8 @@ def _eager_rms_norm(lane: Lane, name: str, shape: NormShape, weight: str) -> Ope
         backward_weight=chain(elements, Step(kind, 3 * b), Step("reduction", b)),
         weights=(weight,),
         saved=(
-            lane.saved(f"{name}.fp32", shape.elements, FP32_BYTES),
+            # The square keeps it, and so does the product with the reciprocal root.
+            Saved(f"{name}.fp32", elements * FP32_BYTES, nodes=2),
             Saved(f"{name}.normalised", elements * b, "weight_gradient", (weight,)),
         ),
         output_bytes=elements * b,
