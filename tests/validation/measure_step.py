@@ -6,8 +6,10 @@
 Uses public libraries only (torch, transformers, peft) and random weights and tokens. A case is an object: {id, model (a
 config.json's fields), micro_batch, sequence, gpus, compile, recompute, lora {rank, targets}, master_weights, optimizer
 ("fused", "foreach", "sgd", "muon" or, with torchao, "adamw_8bit"), data_parallel ("fsdp2", "ddp" or, with deepspeed,
-"zero2"), settings (its own), accumulate, steps, profile}. One line of JSON a case is appended to the results: median
-step time by wall clock between synchronised steps, allocator peaks, and, if asked, GPU time by operator and shape.
+"zero2"), settings (its own), accumulate, steps, profile, history}. One line of JSON a case is appended to the results:
+median step time by wall clock between synchronised steps, allocator peaks, and, if asked, GPU time by operator and
+shape. With "history", a number of steps, every allocation from the model's making to the end of those first steps is
+written beside the results, as `allocation_history.py` says.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from allocation_history import History
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -42,7 +45,8 @@ def main() -> None:
     for case in cases:
         began = time.perf_counter()
         try:
-            result = measure(case, world)
+            history = results_path.parent / f"{case['id']}.allocations.txt.gz" if case.get("history") else None
+            result = measure(case, world, history if rank == 0 else None)
         except torch.cuda.OutOfMemoryError as error:
             result = {"error": f"out of memory: {str(error)[:200]}"}
         result |= {"id": case["id"], "case": case, "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
@@ -59,16 +63,17 @@ def main() -> None:
         dist.destroy_process_group()
 
 
-def measure(case: dict[str, Any], world: int) -> dict[str, Any]:
-    """Run the steps of one case and read the clocks and the allocator."""
+def measure(case: dict[str, Any], world: int, history_path: Path | None) -> dict[str, Any]:
+    """Run the steps of one case and read the clocks and the allocator, whose history may go to *history_path*."""
     torch.cuda.reset_peak_memory_stats()
+    history = History() if history_path else None
     model = build(case, world)
     optimizer = Optimizers(model, case.get("optimizer", "fused"))
     engine = None
     if case.get("data_parallel") == "zero2":
         model = engine = zero2(model, optimizer, case)
-    shape = case["micro_batch"], case["sequence"]
-    tokens = torch.randint(0, model.config.vocab_size, shape, device="cuda")
+    first_peak, shape = 0, (case["micro_batch"], case["sequence"])
+    tokens = torch.randint(0, case["model"]["vocab_size"], shape, device="cuda")
 
     def step() -> None:
         count = case.get("accumulate", 1)
@@ -83,9 +88,13 @@ def measure(case: dict[str, Any], world: int) -> dict[str, Any]:
             optimizer.step()
             optimizer.zero_grad()
 
-    step()
-    first_peak = torch.cuda.max_memory_allocated()
-    step()
+    for number in range(max(2, case.get("history", 0))):
+        if history:
+            history.mark(f"step {number}")
+        step()
+        first_peak = first_peak or torch.cuda.max_memory_allocated()
+    if history and history_path:
+        history.write(history_path)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     resident = torch.cuda.memory_allocated()
