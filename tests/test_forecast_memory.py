@@ -21,19 +21,22 @@ def test_what_is_reserved_beside_the_context_lies_between_fits_and_tight(
     peak: float, reserved: float, verdict: str
 ) -> None:
     ledgers = account([], [Allocation("p", "parameters", np.array([1.0, peak]))], 2)
-    memory = MemoryForecast(ledgers, {"hbm": 100.0}, reserved_bytes=reserved, outside_bytes=2.0, stage=0, peaks=())
+    memory = MemoryForecast(
+        ledgers, {"hbm": 100.0}, reserved, outside_bytes=2.0, stage=0, peaks=(), settling_peak_bytes=0
+    )
     assert (memory.hottest, memory.verdict) == (1, verdict)
 
 
 def test_a_tier_that_holds_nothing_is_told_with_its_capacity() -> None:
     ledgers = account([], [Allocation("p", "parameters", 8.0), Allocation("c", "context", 1.0)], 1)
     peak = RankPeak(0, 1, 0, 9.0, 6.0, "resident", None, None, "", "parameters")
-    memory = MemoryForecast(ledgers, {"hbm": 10.0, "ddr": 20.0}, 8.5, outside_bytes=1.0, stage=0, peaks=(peak,))
+    capacities = {"hbm": 10.0, "ddr": 20.0}
+    memory = MemoryForecast(ledgers, capacities, 8.5, 1.0, stage=0, peaks=(peak,), settling_peak_bytes=7.0)
     found = memory.summary()
     assert found["ddr"] == {"peak_bytes": 0.0, "capacity_bytes": 20.0, "breakdown": {}}
     assert found["hbm"]["breakdown"] == {"parameters": 8.0, "context": 1.0}
     assert (found["hbm"]["allocated_bytes"], found["hbm"]["reserved_bytes"]) == (8.0, 8.5)
-    assert found["hbm"]["first_step_peak_bytes"] == 6.0
+    assert (found["hbm"]["first_step_peak_bytes"], found["hbm"]["settling_peak_bytes"]) == (6.0, 7.0)
     assert found["hbm"]["peaks"] == [peak.row()]
 
 

@@ -104,6 +104,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         buckets=_buckets(training),
         reduce_bytes=BYTES[training.fsdp.reduce_dtype] if training.zero in (1, 3) else BYTES["bf16"],
         reshard_after_forward=bool(training.fsdp.reshard_after_forward),
+        made_whole=training.fsdp.made == "whole",
         prefetch=training.fsdp.prefetch,
         recompute=recompute_of(training),
         loss=training.loss,

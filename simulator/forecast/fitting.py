@@ -96,6 +96,8 @@ def _settings(scenario: Scenario, folder: Path) -> Iterator[Change]:
     if training.zero in (0, 2) and not {"ddp", "deepspeed"} & training.model_fields_set:
         ranks = scenario.parallel.dp_replicate * scenario.parallel.dp_shard
         yield {"training.zero": 3, "parallel.dp_replicate": 1, "parallel.dp_shard": ranks}
+    if training.fsdp.made == "whole":
+        yield {"training.fsdp.made": "sharded"}
     if not training.fsdp.reshard_after_forward:
         yield {"training.fsdp.reshard_after_forward": True}
     if training.images is not None and not training.images.even:

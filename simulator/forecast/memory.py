@@ -12,7 +12,7 @@ from simulator.engine.ledger import TierLedger, account, of_behaviour
 from simulator.engine.simulation import Recording
 from simulator.engine.task import Allocation
 from simulator.forecast.node_memory import NodeMemory, fullest_nodes, shared_capacities
-from simulator.forecast.peaks import RankPeak, first_step, rank_peaks
+from simulator.forecast.peaks import RankPeak, first_step, rank_peaks, settling_peak_bytes
 from simulator.forecast.reserved import reserve
 from simulator.forecast.timeline import MemoryCurve, TellingRank
 from simulator.hardware.cluster import Cluster
@@ -51,6 +51,8 @@ class MemoryForecast:
     """The pipeline stage it is about: the one with the highest peak."""
     peaks: tuple[RankPeak, ...]
     """Device memory of the ranks of all stages, highest first."""
+    settling_peak_bytes: float
+    """The highest of what happens once, on any stage: the model being made, DDP making its buckets anew."""
     nodes: Mapping[str, NodeMemory] = field(default_factory=dict)
     """By tier that the cards of a node share, the node that holds most there."""
 
@@ -67,7 +69,7 @@ class MemoryForecast:
     @property
     def verdict(self) -> str:
         """fits; tight, when the allocator would have to give segments back and try again; does not fit."""
-        if _exceeds(self.ledgers, self.nodes, self.capacity_bytes):
+        if _exceeds(self.ledgers, self.settling_peak_bytes, self.nodes, self.capacity_bytes):
             return "does not fit"
         return "tight" if self.reserved_bytes + self.outside_bytes > self.capacity_bytes["hbm"] else "fits"
 
@@ -86,6 +88,7 @@ class MemoryForecast:
         hbm["allocated_bytes"] = hbm["peak_bytes"] - self.outside_bytes
         hbm["reserved_bytes"] = self.reserved_bytes
         hbm["first_step_peak_bytes"] = self.first_step_peak_bytes
+        hbm["settling_peak_bytes"] = self.settling_peak_bytes
         hbm["peaks"] = [peak.row() for peak in self.peaks]
         return block
 
@@ -95,15 +98,17 @@ def remember(programs: Sequence[StageProgram], cluster: Cluster, folding: Foldin
     forecasts = [_account(program, cluster, folding, stage) for stage, program in enumerate(programs)]
     worst = max(forecasts, key=lambda found: float(found.ledgers["hbm"].peak_bytes.max()))
     peaks = sorted((peak for found in forecasts for peak in found.peaks), key=lambda peak: -peak.peak_bytes)
+    settling = max(found.settling_peak_bytes for found in forecasts)
     nodes = fullest_nodes([found.ledgers for found in forecasts], cluster, folding)
-    return replace(worst, peaks=tuple(peaks), nodes=nodes)
+    return replace(worst, peaks=tuple(peaks), settling_peak_bytes=settling, nodes=nodes)
 
 
 def fits(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> bool:
     """Whether all that is held at once has room: the verdict alone, for a fraction of what :func:`remember` costs."""
     ledgers = [_ledgers(program, folding) for program in programs]
+    settling = max(settling_peak_bytes(program, _context(program), folding.behaviours) for program in programs)
     nodes = fullest_nodes(ledgers, cluster, folding)
-    return not any(_exceeds(found, nodes, _capacities(cluster)) for found in ledgers)
+    return not any(_exceeds(found, settling, nodes, _capacities(cluster)) for found in ledgers)
 
 
 def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: int) -> MemoryForecast:
@@ -115,8 +120,9 @@ def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: i
     context, reserved = _context(program), reserve(program, _hottest(ledgers))
     first = account(first_step(program), [*program.resident, context], folding.behaviours)
     peaks = rank_peaks(program, folding, ledgers["hbm"], first["hbm"], stage)
-    outside = of_behaviour(context.bytes, 0)
-    return MemoryForecast(ledgers, _capacities(cluster), reserved.reserved_bytes, outside, stage, tuple(peaks))
+    settling = settling_peak_bytes(program, context, folding.behaviours)
+    outside, capacities = of_behaviour(context.bytes, 0), _capacities(cluster)
+    return MemoryForecast(ledgers, capacities, reserved.reserved_bytes, outside, stage, tuple(peaks), settling)
 
 
 def _ledgers(program: StageProgram, folding: Folding) -> dict[str, TierLedger]:
@@ -131,11 +137,14 @@ def _context(program: StageProgram) -> Allocation:
 
 
 def _exceeds(
-    ledgers: Mapping[str, TierLedger], nodes: Mapping[str, NodeMemory], capacity_bytes: Mapping[str, float]
+    ledgers: Mapping[str, TierLedger],
+    settling_peak_bytes: float,
+    nodes: Mapping[str, NodeMemory],
+    capacity_bytes: Mapping[str, float],
 ) -> bool:
     """Whether device memory, or what the cards of a node share, is too small."""
     over = any(node.excess_bytes > 0 for node in nodes.values())
-    return over or float(ledgers["hbm"].peak_bytes.max()) > capacity_bytes["hbm"]
+    return over or max(float(ledgers["hbm"].peak_bytes.max()), settling_peak_bytes) > capacity_bytes["hbm"]
 
 
 def curve(recording: Recording, memory: MemoryForecast, tier: str, rank: TellingRank, column: int) -> MemoryCurve:

@@ -1,6 +1,7 @@
 """The peak of device memory of every rank: how high, when, and what most of it is.
 
-A first step has no optimizer states until its update makes them; its peak is told apart from that of later steps.
+A first step has no optimizer states until its update makes them; its peak is told apart from that of later steps. So is
+the peak of what happens once: the model being made, and a second step that makes anew what it still holds.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from simulator.engine.ledger import TierLedger
-from simulator.engine.task import Task
+from simulator.engine.ledger import TierLedger, account
+from simulator.engine.task import Allocation, Task
 from simulator.parallel.folding import Folding
+from simulator.program.rebuilt import moment, second_step
 from simulator.program.stage import StageProgram
 
 
@@ -44,6 +46,17 @@ def first_step(program: StageProgram) -> list[Task]:
     tasks, birth = list(program.tasks), program.birth
     tasks[birth] = replace(tasks[birth], allocates=(*tasks[birth].allocates, *program.born))
     return tasks
+
+
+def settling_peak_bytes(program: StageProgram, context: Allocation, behaviours: int) -> float:
+    """The highest peak of setting up and, where something old outlasts what it makes anew, of the second step."""
+    ledgers = [account(program.set_up, [context], behaviours)["hbm"]]
+    rebuilt = program.rebuilt
+    if rebuilt is not None and rebuilt.until is not None:
+        others = [item for item in program.resident if item is not rebuilt.new]
+        tasks = [moment("first bucket", [rebuilt.old]), *second_step(program.tasks, rebuilt)]
+        ledgers.append(account(tasks, [*others, *program.born, context], behaviours)["hbm"])
+    return max(float(ledger.peak_bytes.max()) for ledger in ledgers)
 
 
 def rank_peaks(

@@ -1,10 +1,9 @@
 """Reserved memory: what the caching allocator has taken from the device once steps look alike.
 
-Two steps are replayed, since the first one's segments are where the second has to fit: parameters, then a step without
-optimizer states, at whose end the optimizer allocates them amid whatever is free, then a step with them. One
-micro-batch more than are in flight at once stands for all: later ones allocate what it did. What setting up leaves
-behind is replayed for ZeRO-2. Not replayed: how the parameters came to the device (a model made whole and sharded
-afterwards leaves its own segments behind), and DDP making its buckets anew in the order of the first step's gradients.
+Setting up and two steps are replayed, since what they leave is where the next has to fit: how the parameters came to
+the device, then a step without optimizer states, at whose end the optimizer allocates them amid whatever is free, then
+a step with them, for which DDP makes its buckets anew. One micro-batch more than are in flight at once stands for all:
+later ones allocate what it did.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.engine.allocator import Replay
+from simulator.program.rebuilt import second_step
 from simulator.program.stage import StageProgram
 
 _STEPS = 2
@@ -37,11 +37,9 @@ def reserve(program: StageProgram, behaviour: int) -> Reservation:
     replayed = _in_flight(program) + 1
     passes = [task for task in program.tasks if 0 <= task.micro_batch < replayed]
     update = 1 + max(number for number, task in enumerate(program.tasks) if task.micro_batch >= 0)
-    replay.take(program.resident)
-    replay.take(program.layout.shed)
-    replay.give(item.key for item in program.layout.shed)
+    replay.run(program.set_up)
     for step in range(_STEPS):
-        replay.run(passes)
+        replay.run(second_step(passes, program.rebuilt) if step and program.rebuilt else passes)
         replay.run(program.tasks[update : program.birth])
         if step == 0:
             replay.take(program.born)

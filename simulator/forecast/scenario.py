@@ -103,6 +103,13 @@ class Fsdp(Section):
             "ranks, a node's say, and gather from them."
         ),
     )
+    made: Literal["sharded", "whole"] = Field(
+        "sharded",
+        description=(
+            "How a rank comes to its shards. sharded: made or loaded as such (meta device); whole: the whole model is "
+            "put on every accelerator and sharded there, which it needs the room for and whose segments stay."
+        ),
+    )
     prefetch: Annotated[int, Field(ge=0, le=8)] = Field(1, description="Layers gathered ahead in forward and backward.")
     reduce_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format in which gradients are summed.")
 

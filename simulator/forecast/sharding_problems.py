@@ -19,6 +19,7 @@ def sharding_problems(scenario: Scenario) -> Iterator[str]:
             allowed = " or ".join(map(str, stages))
             yield f"training.{name}: zero {zero} has no such settings; leave it out, or zero {allowed}"
     yield from _post_forward(scenario)
+    yield from _made_whole(scenario)
     if zero in (0, 2) and training.float8 is not None:
         yield f"training.float8: casts of weights are not simulated under zero {zero}; allowed: zero 1 or 3"
     if zero == 0:
@@ -51,6 +52,19 @@ def _post_forward(scenario: Scenario) -> Iterator[str]:
     experts = shards * split.tp // (split.ep * split.etp)
     if experts > kept and experts % kept:
         yield f"{where}: found {kept}, which does not part the {experts} ranks that share each expert's parameters"
+
+
+def _made_whole(scenario: Scenario) -> Iterator[str]:
+    """Ways of splitting the model that a whole one would not have gone through yet."""
+    if scenario.training.fsdp.made != "whole":
+        return
+    where = "training.fsdp.made: found whole, but"
+    if scenario.training.zero != 3:
+        yield f"{where} zero {scenario.training.zero} keeps parameters whole; leave it out, or zero 3"
+    for axis in ("tp", "pp", "ep", "etp"):
+        degree = getattr(scenario.parallel, axis)
+        if degree > 1:
+            yield f"{where} {axis}({degree}) splits the model before FSDP2 does; allowed: sharded, or {axis} 1"
 
 
 def _degrees(scenario: Scenario, system: str, other_data_axis: str) -> Iterator[str]:

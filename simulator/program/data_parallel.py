@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from simulator.engine.task import Allocation
@@ -16,6 +17,7 @@ from simulator.program.fsdp import Fsdp
 from simulator.program.job import Job
 from simulator.program.layout import Layout
 from simulator.program.network import Network
+from simulator.program.rebuilt import Rebuilt
 from simulator.program.stage_operators import StageOperators
 from simulator.program.unit import Unit
 from simulator.program.zero1 import Zero1
@@ -48,6 +50,9 @@ class DataParallel(Protocol):
 
     def after_update(self) -> None:
         """Spread the new parameters and free the gradients."""
+
+    def rebuilt(self, resident: Iterable[Allocation], /) -> Rebuilt | None:
+        """What of *resident* memory the second step makes anew, once all tasks are written."""
 
 
 def data_parallel(

@@ -2,21 +2,26 @@
 
 Mechanism as in `torch/csrc/distributed/c10d/reducer.cpp`: a gradient is scaled into its bucket by one kernel; a bucket
 is closed by the gradient that fills it, the first one at 1 MiB so that communication starts early, and all-reduced on a
-stream of its own; the update waits for all. Buckets live from the start to the end of the job, in the order in which
-gradients came in the first step. Gradients are tensors beside them, or become views of them. Only the last micro-batch
-of a step is reduced (`no_sync` for those before): until then gradients add up outside the buckets.
+stream of its own; the update waits for all. From the second step to the end of the job there are buckets in the order
+in which gradients came in the first step, which has one for all of them. Gradients are tensors beside the buckets, or
+become views of them. Only the last micro-batch of a step is reduced (`no_sync` for those before): until then gradients
+add up outside the buckets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
+from simulator.engine.task import Allocation, Task
 from simulator.program.buckets import Bucketed, Buckets, Gradient, move
 from simulator.program.costs import Costs
-from simulator.program.emitter import Emitter
+from simulator.program.emitter import Emitter, allocation
 from simulator.program.fsdp import REDUCE
 from simulator.program.network import Network
+from simulator.program.rebuilt import Rebuilt
 
+BUCKETS = "buckets"
+"""Name of theirs among what is resident."""
 FIRST_BUCKET_BYTES = float(1 << 20)
 
 
@@ -38,6 +43,7 @@ class Ddp(Bucketed):
         self._limit = FIRST_BUCKET_BYTES
         self._reductions: list[int] = []
         self._reduced = 0.0
+        self._first: Task | None = None
 
     def finish_backward(self) -> None:
         """Reduce the last bucket, wait for all of them and, where gradients are no views, copy the averages back."""
@@ -58,6 +64,14 @@ class Ddp(Bucketed):
         self._emitter.release(*self._kept)
         self._kept = {}
 
+    def rebuilt(self, resident: Iterable[Allocation]) -> Rebuilt | None:
+        """The buckets."""
+        for buckets in resident:
+            if buckets.key == f"resident.{BUCKETS}":
+                old = allocation("first bucket", buckets.kind, sum(buckets.pieces or (buckets.bytes,)))
+                return Rebuilt(old, buckets, until=self._first if self._buckets.views else None)
+        return None
+
     def _hand_on(self, gradients: Iterable[Gradient]) -> None:
         """Keep gradients, and scale those of the last micro-batch into their bucket, which full ones close."""
         for gradient in gradients:
@@ -65,7 +79,8 @@ class Ddp(Bucketed):
                 move(self._emitter, self._costs, "add gradients", "elementwise", 3 * gradient.bytes)
             in_bucket = self._several and self._emitter.micro_batch == self._last
             if in_bucket:
-                move(self._emitter, self._costs, "gradient to bucket", "elementwise", 2 * gradient.bytes)
+                position = move(self._emitter, self._costs, "gradient to bucket", "elementwise", 2 * gradient.bytes)
+                self._first = self._first or self._emitter.tasks[position]
             if in_bucket and self._buckets.views:
                 self._emitter.release(gradient.key)
                 self._kept.pop(gradient.key, None)

@@ -14,7 +14,7 @@ find behind the update (torchao, `precompute_float8_dynamic_scale_for_fsdp`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from simulator.engine.task import Allocation
 from simulator.hardware.collective import Operation
@@ -24,6 +24,7 @@ from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.network import Network, Transfer
 from simulator.program.post_forward import PostForward
+from simulator.program.rebuilt import Rebuilt
 from simulator.program.unit import Unit
 
 GATHER = "fsdp_gather"
@@ -234,6 +235,10 @@ class Fsdp:
         if transfer is not None:
             deps = (self._emitter.last,)
             self._emitter.await_(self._emitter.transfer("scales", REDUCE, "all_reduce", transfer, deps=deps))
+
+    def rebuilt(self, _resident: Iterable[Allocation]) -> Rebuilt | None:
+        """Nothing."""
+        return None
 
     def _copy_in(self, unit: Unit, *, ahead: bool) -> tuple[int, ...]:
         """Cast the shards of *unit* to the compute format and copy them into the all-gather's buffer.

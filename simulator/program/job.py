@@ -46,6 +46,8 @@ class Job:
     frozen_bytes: int
     reduce_bytes: int
     reshard_after_forward: bool
+    made_whole: bool
+    """Whether every rank has the model whole before FSDP2 shards it."""
     prefetch: int
     recompute: Recompute
     loss: Loss

@@ -17,8 +17,8 @@ from simulator.model.parameters import (
     mtp_module_parameters,
     vision_parameters,
 )
-from simulator.parallel.sharding import ShardGroup, shard_group
-from simulator.program.ddp import bucket_sizes
+from simulator.parallel.sharding import ShardGroup, Share, shard_group
+from simulator.program.ddp import BUCKETS, bucket_sizes
 from simulator.program.emitter import tensors
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.job import Job
@@ -27,6 +27,8 @@ from simulator.program.ownership import ownership
 from simulator.program.unit import Unit
 from simulator.program.update import Ownership
 
+ROOT = "root"
+"""Name of the unit of both ends of the model."""
 EXPERT_DIMS = 3
 """Dims of an expert matrix: experts, in, out. Biases have one less."""
 
@@ -45,8 +47,6 @@ class Layout:
     """What one rank holds from the start."""
     born: tuple[Allocation, ...]
     """What the first update adds for good: the optimizer's moments."""
-    shed: tuple[Allocation, ...]
-    """What setting up takes and gives back before the first step."""
     ownership: Ownership
     """What one rank updates."""
     copied_elements: int
@@ -67,7 +67,7 @@ def lay_out(job: Job, stage: int) -> Layout:
         name: _held(job, parameters) for name, parameters in _layer_weights(job, own, stage, job.mesh.tp).items()
     }
     layers = tuple(_layer_unit(job, name, held) for name, held in weights.items())
-    root = Unit("root", (_group(job, "root", ends),) if ends else (), _made_by(job, "root", ends))
+    root = Unit(ROOT, (_group(job, ROOT, ends),) if ends else (), _made_by(job, ROOT, ends))
     held = vision_parameters(job.architecture) if job.pipeline.begins(stage) else ()
     vision = Unit("vision", (_group(job, "vision", held),), _made_by(job, "vision", held)) if held else None
     units = (*layers, root, *((vision,) if vision else ()))
@@ -75,8 +75,7 @@ def lay_out(job: Job, stage: int) -> Layout:
     owned = ownership(job, groups)
     resident = tuple(_kept(_resident(job, groups, owned)))
     born = tuple(_kept({("moments", "optimizer"): _moments(job, owned)}))
-    shed = tuple(_shed(job, owned)) if job.zero == 2 else ()
-    return Layout(layers, root, vision, resident, born, shed, owned, _copied(job, stage, weights))
+    return Layout(layers, root, vision, resident, born, owned, _copied(job, stage, weights))
 
 
 def _layer_weights(job: Job, model: Architecture, stage: int, tp: int) -> dict[str, tuple[Parameter, ...]]:
@@ -182,14 +181,13 @@ def _resident(job: Job, groups: tuple[ShardGroup, ...], owned: Ownership) -> dic
     """
     frozen, trained = ([share for group in groups for share in getattr(group, name)] for name in ("frozen", "trained"))
     if job.zero == 3:
-        shards = [share.shard * job.frozen_bytes for share in frozen]
-        shards += [share.shard * job.optimizer.stored_bytes for share in trained]
-        return {("parameters", "parameters"): [float(size) for size in shards]}
+        return {(f"parameters.{group.name}", "parameters"): tensor_bytes(job, group, whole=False) for group in groups}
     whole = [float(share.elements * job.frozen_bytes) for share in frozen]
     sizes = [float(share.elements * COMPUTE_BYTES) for share in trained]
     if job.zero == 0:
-        buckets = bucket_sizes(reversed(sizes), job.buckets.bytes) if job.mesh.dp_replicate > 1 else []
-        return {("parameters", "parameters"): [*whole, *sizes], ("buckets", "reduce buffers"): buckets}
+        arriving = [float(share.elements * COMPUTE_BYTES) for share in reversed(_in_model_order(groups))]
+        buckets = bucket_sizes(arriving, job.buckets.bytes) if job.mesh.dp_replicate > 1 else []
+        return {("parameters", "parameters"): [*whole, *sizes], (BUCKETS, "reduce buffers"): buckets}
     whole += [sum(sizes)] if job.zero == 2 else sizes
     master = job.optimizer.stored_bytes if job.optimizer.stored_bytes != COMPUTE_BYTES else 0
     return {
@@ -199,10 +197,22 @@ def _resident(job: Job, groups: tuple[ShardGroup, ...], owned: Ownership) -> dic
     }
 
 
-def _shed(job: Job, owned: Ownership) -> Iterator[Allocation]:
-    """ZeRO-2 copies its share before it widens it, and tries gradients of it out (`initialize_optimizer_states`)."""
-    for name, size in (("copy of share", COMPUTE_BYTES), ("gradient of share", job.optimizer.stored_bytes)):
-        yield tensors(f"set up.{name}", "workspace", [owned.elements * size])
+def _in_model_order(groups: Iterable[ShardGroup]) -> list[Share]:
+    """Trained tensors from the embedding to the head, which are one group."""
+    ends = [share for group in groups if group.name == ROOT for share in group.trained]
+    return [*ends[:1], *(share for group in groups if group.name != ROOT for share in group.trained), *ends[1:]]
+
+
+def tensor_bytes(job: Job, group: ShardGroup, *, whole: bool) -> list[float]:
+    """Bytes of each tensor of *group* in the format that FSDP2 stores: *whole* ones, or the shards of a rank."""
+    stored = [(share, job.frozen_bytes) for share in group.frozen]
+    stored += [(share, job.optimizer.stored_bytes) for share in group.trained]
+    return [float((share.elements if whole else share.shard) * width) for share, width in stored]
+
+
+def parameters_key(group: str) -> str:
+    """Key of the shards of a group under FSDP2."""
+    return f"resident.parameters.{group}"
 
 
 def _moments(job: Job, owned: Ownership) -> list[float]:

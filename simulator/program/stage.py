@@ -16,6 +16,7 @@ from simulator.program.job import Job
 from simulator.program.layer_code import LayerCode
 from simulator.program.layout import Layout
 from simulator.program.network import Network, Transfer
+from simulator.program.rebuilt import Rebuilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ class StageProgram:
     """What the first update adds for good."""
     birth: int
     """Position of the task that it is born with."""
+    set_up: list[Task]
+    """What is taken and given back before the first step."""
+    rebuilt: Rebuilt | None
+    """What the second step makes anew."""
     micro_batch_ends: tuple[int, ...]
     """Position of the last task of each micro-batch's backward pass."""
     first_rank: int

@@ -31,6 +31,7 @@ from simulator.program.layout import lay_out
 from simulator.program.network import Network, scale_up_domain
 from simulator.program.optimizers import rules
 from simulator.program.schedules import enough, schedules
+from simulator.program.set_up import set_up
 from simulator.program.stage import ChunkCode, PredictionCode, StageCode, StageProgram, StageWriter
 from simulator.program.stage_operators import StageOperators
 from simulator.program.step import Pricer, Step
@@ -110,11 +111,14 @@ class _Stage:
                 ends[micro_batch] = emitter.last
         update = Update(emitter, self._costs, self._network, job.optimizer, self._layout.ownership)
         birth = writer.update(partial(rules()[job.optimizer.name].write, update))
+        held, rebuilt = self._operators.held(), sharding.rebuilt(self._layout.resident)
         return StageProgram(
             tasks=emitter.tasks,
-            resident=[*self._layout.resident, *self._operators.held()],
+            resident=[*self._layout.resident, *held],
             born=list(self._layout.born),
             birth=birth,
+            set_up=set_up(job, self._layout, held, rebuilt),
+            rebuilt=rebuilt,
             micro_batch_ends=tuple(ends[m] for m in sorted(ends)),
             first_rank=self._number * job.mesh.stage_ranks,
             layout=self._layout,

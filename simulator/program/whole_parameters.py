@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from simulator.engine.task import Allocation
+from simulator.program.rebuilt import Rebuilt
 from simulator.program.unit import Unit
 
 
@@ -16,3 +20,7 @@ class WholeParameters:
 
     def reshard(self, unit: Unit) -> None:
         """Nothing: parameters stay whole."""
+
+    def rebuilt(self, _resident: Iterable[Allocation]) -> Rebuilt | None:
+        """Nothing."""
+        return None

@@ -176,7 +176,8 @@ def _memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
         peak, capacity = held["peak_bytes"], held["capacity_bytes"]
         if not peak:
             continue
-        scale = max(peak, capacity)
+        settling = max(peak, held.get("settling_peak_bytes", 0.0))
+        scale, over = max(settling, capacity), settling > capacity
         table = _table(f"{tier_label(tier)} at its peak", "bytes", "of capacity", bar=True)
         position = 0.0
         for kind, size in held["breakdown"].items():
@@ -189,8 +190,11 @@ def _memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
         table.add_row(
             f"peak of {human_bytes(capacity)}", human_bytes(peak), _percent(peak / capacity), bar, style="bold"
         )
-        words = "free" if peak <= capacity else "too much"
-        table.add_row(words, human_bytes(abs(capacity - peak)), _percent(abs(capacity - peak) / capacity), style="bold")
+        if settling > peak:
+            bar = Bar(scale, 0, settling, color="red" if over else _MEMORY_COLOUR)
+            table.add_row("before steps are alike", human_bytes(settling), _percent(settling / capacity), bar)
+        left = abs(capacity - settling)
+        table.add_row("too much" if over else "free", human_bytes(left), _percent(left / capacity), style="bold")
         if node := held.get("node"):
             whole, of_node = human_bytes(node["peak_bytes"]), human_bytes(node["capacity_bytes"])
             words = f"node {node['number']}: {node['cards']} cards, of {of_node}"
