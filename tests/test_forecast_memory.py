@@ -27,6 +27,14 @@ def test_what_is_reserved_beside_the_context_lies_between_fits_and_tight(
     assert (memory.hottest, memory.verdict) == (1, verdict)
 
 
+def test_a_peak_before_steps_are_alike_must_fit_too() -> None:
+    ledgers = account([], [Allocation("p", "parameters", 90.0)], 1)
+    verdicts = [
+        MemoryForecast(ledgers, {"hbm": 100.0}, 95.0, 2.0, 0, (), settling).verdict for settling in (99.0, 101.0)
+    ]
+    assert verdicts == ["fits", "does not fit"]
+
+
 def test_a_tier_that_holds_nothing_is_told_with_its_capacity() -> None:
     ledgers = account([], [Allocation("p", "parameters", 8.0), Allocation("c", "context", 1.0)], 1)
     peak = RankPeak(0, 1, 0, 9.0, 6.0, "resident", None, None, "", "parameters")
