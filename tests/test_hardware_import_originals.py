@@ -36,6 +36,7 @@ HOSTS = [
     ("simai_ns3_dcnplus_dualtor_16gpu.topo", 16, 32, [("nvlink", "switch", 8, None)] * 2),
     ("astrasim_analytical_hgx_h100_validated.yml", 8, 0, [("scale-up", "switch", 8, 1)]),
     ("astrasim_analytical_3d_ring_fc_switch.yml", 64, 0, [("scale-up", "mesh", 2, 1)] * 32),
+    ("astrasim_htsim_8nodes.topo", 8, 0, [("", "none", 1, 0)] * 8),
     ("astrasim_ns3_logical_16nodes_2D.json", 16, 0, [("scale-up", "switch", 8, 1)] * 2),
 ]
 FABRICS = [

@@ -23,22 +23,22 @@ def test_what_a_token_reaches():
 
 
 def test_every_row_by_itself():
-    assert exchanges()["all_to_all"](mix_of(EVEN, 2, 2)).tolist() == [[7] * 4] * 4
+    assert exchanges()["all_to_all"].sent(mix_of(EVEN, 2, 2)).tolist() == [[7] * 4] * 4
 
 
 def test_once_to_each_rank():
-    assert exchanges()["deduplicated"](mix_of(EVEN, 2, 2)) == pytest.approx(np.full((4, 4), 14 * RANK))
+    assert exchanges()["deduplicated"].sent(mix_of(EVEN, 2, 2)) == pytest.approx(np.full((4, 4), 14 * RANK))
 
 
 def test_once_to_each_node_and_on_from_there():
-    sent = exchanges()["hierarchical"](mix_of(EVEN, 2, 2))
+    sent = exchanges()["hierarchical"].sent(mix_of(EVEN, 2, 2))
     over, on = 14 * NODE, 2 * 14 * RANK
     assert sent == pytest.approx(np.array([[on, on, over, 0], [on, on, 0, over], [over, 0, on, on], [0, over, on, on]]))
 
 
 def test_a_group_inside_a_node_is_deduplicated():
     mix = mix_of(EVEN, 2, 4)
-    assert exchanges()["hierarchical"](mix) == pytest.approx(exchanges()["deduplicated"](mix))
+    assert exchanges()["hierarchical"].sent(mix) == pytest.approx(exchanges()["deduplicated"].sent(mix))
 
 
 def test_ranks_compute_the_same_rows_whatever_the_way():

@@ -78,7 +78,7 @@ def test_a_copy_takes_nothing_from_compute() -> None:
     emitter.transfer("out", COPY_OUT, COPY_OUT, memory.out(5.506e9), deps=())
     program = [*emitter.tasks, Task("work", "compute", "gemm", 50_000_000)]
     (found,) = Simulation(Part(program, 1)).run()
-    assert lost_ns(program, found, 0.2) is None
+    assert lost_ns(program, found) is None
 
 
 def test_pinned_tensors_take_powers_of_two() -> None:

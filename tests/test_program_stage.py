@@ -99,7 +99,7 @@ def test_the_parts_of_time_add_up_to_the_step_for_every_stage(
     small: Small, kind: str, overrides: tuple[str, ...], schedule: str
 ) -> None:
     job = assemble_job(*small(kind, *overrides, f"training.pipeline_schedule={schedule}"))
-    step = simulate(TrainingStep(job), 5, behaviours=job.folding.behaviours, taken=0.2)
+    step = simulate(TrainingStep(job), 5, behaviours=job.folding.behaviours)
     assert step.simulated == 5
     for program, recording in zip(step.programs, step.recordings, strict=True):
         found = attribute(program.tasks, recording, step.simulated, step.simulated_ns)

@@ -108,7 +108,7 @@ def priced_s(asked: Asked, node: str, fabric: str) -> float:
     cluster = build_cluster(node, fabric, asked.ranks, Path())
     mesh = Mesh(dp_shard=asked.ranks, ep=asked.ranks)
     placement = Placement(mesh, apart(mesh.groups(), asked.ranks), [level.size for level in cluster.levels])
-    sent = exchanges()[asked.way](mix_of(asked)) * ROW_BYTES[asked.direction]
+    sent = exchanges()[asked.way].sent(mix_of(asked)) * ROW_BYTES[asked.direction]
     transfer = Network(cluster, placement, mesh).exchange(sent)
     return float(transfer.duration_ns.max()) / 1e9 if transfer else 0.0
 

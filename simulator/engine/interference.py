@@ -1,11 +1,9 @@
 """What transfers take from compute: collectives run on the same compute units, so kernels beside them slow down.
 
-Copies between card and host are made by engines of their own: matmuls beside pinned ones took 0.6 to 3 % longer on an
-H200 (kernels/README.md), which is left out.
-
-While a transfer is under way, compute goes on at a share of its speed. Where it overlaps is known only after a run, so
-a program is run, its compute tasks are stretched by the time that they spent beside transfers, and it is run again. The
-overlap is taken from the first run: it is exact where the order of things does not change.
+While a transfer is under way, compute goes on on the units that it leaves. Several transfers lie on the units
+independently of each other: together they leave the product of what each leaves. Where they overlap is known only after
+a run, so a program is run, its compute tasks take as much longer as they lost beside transfers, and it is run again.
+The overlap is taken from the first run: it is exact where the order of things does not change.
 """
 
 from __future__ import annotations
@@ -13,39 +11,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.engine.simulation import Recording
 from simulator.engine.task import Task, Vector
 
+Shares = npt.NDArray[np.float64]
 
-def lost_ns(program: Sequence[Task], recording: Recording, taken: float) -> Vector | None:
-    """How much longer each task takes, a row a task and a column a behaviour, when transfers take the share *taken*.
 
-    A task that spends x ns beside transfers loses taken * x of its work there, and makes up for it at full speed where
-    no transfer is beside it, or longer beside it: x * taken / (1 - taken) in all. None where nothing is lost.
+def lost_ns(program: Sequence[Task], recording: Recording) -> Vector | None:
+    """How much longer each task takes, a row a task and a column a behaviour, for what transfers beside it occupy.
+
+    A task that spends x ns where a share s of the compute units is left loses 1 - s of its work there, and makes up for
+    it at full speed where no transfer is beside it, or longer beside it: x * (1 / s - 1) in all. None where nothing is
+    lost.
     """
     works = np.array([task.collective is None for task in program], bool)
-    moves = np.array([task.collective is not None and task.collective.takes_compute for task in program], bool)
-    if taken <= 0 or not moves.any() or not works.any():
+    taken = [(i, t.collective.compute_taken) for i, t in enumerate(program) if t.collective is not None]
+    moving = [(i, share) for i, share in taken if np.any(share)]
+    if not moving or not works.any():
         return None
     result = np.zeros_like(recording.end_ns)
+    moves = np.array([i for i, _ in moving])
+    left = 1.0 - np.stack([np.broadcast_to(share, result.shape[1]) for _, share in moving])
     for behaviour in range(result.shape[1]):
         begin, end = recording.begin_ns[:, behaviour], recording.end_ns[:, behaviour]
-        beside = _beside(begin[moves], end[moves], begin[works], end[works])
-        result[works, behaviour] = np.rint(beside * (taken / (1 - taken))).astype(np.int64)
+        lost = _lost(begin[moves], end[moves], left[:, behaviour], begin[works], end[works])
+        result[works, behaviour] = np.rint(lost).astype(np.int64)
     return result
 
 
-def _beside(begin: Vector, end: Vector, work_begin: Vector, work_end: Vector) -> Vector:
-    """For each stretch of work, how long some transfer, from *begin* to *end*, was under way in it."""
-    order = np.argsort(begin, kind="stable")
-    begin, end = begin[order], np.maximum.accumulate(end[order])
-    # Stretches in which transfers follow each other without a gap, and the time spent in them up to each border.
-    fresh = np.concatenate([[True], begin[1:] > end[:-1]])
-    first, last = begin[fresh], end[np.concatenate([fresh[1:], [True]])]
-    borders = np.stack([first, last], axis=1).ravel()
-    spent = np.cumsum(np.stack([np.zeros_like(first), last - first], axis=1).ravel())
-    result: Vector = np.rint(np.interp(work_end, borders, spent) - np.interp(work_begin, borders, spent)).astype(
-        np.int64
-    )
-    return result
+def _lost(begin: Vector, end: Vector, left: Shares, work_begin: Vector, work_end: Vector) -> Shares:
+    """For each stretch of work, how much longer it takes beside transfers from *begin* to *end*, which leave *left*."""
+    borders = np.concatenate([begin, end])
+    order = np.argsort(borders, kind="stable")
+    borders, logs = borders[order], np.log(left)
+    # Logarithms of what is left add up where transfers overlap; between two borders the slowdown is constant.
+    level = np.cumsum(np.concatenate([logs, -logs])[order])[:-1]
+    lost = np.concatenate([[0.0], np.cumsum(np.expm1(-level) * np.diff(borders))])
+    return np.asarray(np.interp(work_end, borders, lost) - np.interp(work_begin, borders, lost))

@@ -36,8 +36,9 @@ class Collective:
     """Bytes that each behaviour sends."""
     meeting: str = ""
     """A name that tasks of several parts share when they are one collective: a send and its receive, say."""
-    takes_compute: bool = True
-    """Whether it runs on compute units, so that compute beside it slows down; copy engines leave them alone."""
+    compute_taken: Quantity = 0.0
+    """Share of the compute units that it occupies while it is under way, so that compute beside it slows down; copy
+    engines leave them alone."""
     parts: tuple[int, ...] = ()
     """The parts that meet. Both sides have equal behaviours and groups; the lowest part tells the links' use."""
 

@@ -55,7 +55,6 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
         lowering,
         micro_batches(scenario),
         behaviours=behaviours,
-        taken=job.cluster.node.scale_up.compute_taken.value,
         apart=not fold,
         progress=lambda share: say("simulating", share),
     )

@@ -66,13 +66,12 @@ def simulate(
     micro_batches: int,
     *,
     behaviours: int,
-    taken: float = 0.0,
     apart: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> SimulatedStep:
     """Run the step of *lowering* with *micro_batches*, or until it is steady.
 
-    Everything is run twice: the second time with the share *taken* from compute beside transfers (`lost_ns`).
+    Everything is run twice: the second time with compute as slow as transfers beside it make it (`lost_ns`).
     """
     say = progress or _silent
 
@@ -81,7 +80,7 @@ def simulate(
         parts = [Part(program.tasks, behaviours) for program in programs]
         alone = Simulation(*parts, apart=apart, progress=lambda share: say(share / 2))
         parts = [
-            replace(part, longer_ns=lost_ns(part.program, recording, taken))
+            replace(part, longer_ns=lost_ns(part.program, recording))
             for part, recording in zip(parts, alone.run(), strict=True)
         ]
         simulation = Simulation(*parts, apart=apart, progress=lambda share: say((1 + share) / 2))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import ArrayLike
 from pydantic import Field, field_validator
 
@@ -51,6 +52,10 @@ class Formula(Record):
     def grade(self) -> Grade:
         """How far to trust the rate."""
         return self.share.grade
+
+    def in_switch(self, ranks: ArrayLike) -> npt.NDArray[np.bool_]:
+        """Whether the switch reduces for groups of *ranks*: a formula does not say, and links are taken to."""
+        return np.zeros(np.shape(ranks), bool)
 
     def without_switch(self) -> Formula:
         """As a part of a larger collective, which links and not switches reduce."""
@@ -137,6 +142,12 @@ class Timed(Record):
     def grade(self) -> Grade:
         """How far to trust it."""
         return "scaled" if self.scaled else self.runs[-1].grade
+
+    def in_switch(self, ranks: ArrayLike) -> npt.NDArray[np.bool_]:
+        """Whether the switch reduces for groups of *ranks*: as in the run of so many, or of the next more."""
+        reduces = np.array([run.algorithm == "nvls" for run in self.runs])
+        place = np.searchsorted([run.ranks for run in self.runs], np.asarray(ranks))
+        return np.asarray(reduces[np.minimum(place, len(self.runs) - 1)])
 
     def without_switch(self) -> Timed:
         """The runs that links and not switches reduced; all, where there are no others."""

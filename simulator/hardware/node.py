@@ -6,7 +6,7 @@ directions added up.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,12 +14,29 @@ from simulator.hardware.collective import Count, Formula, Operation, Timed
 from simulator.hardware.figure import Figure, Record, Share
 from simulator.units import Bytes, BytesPerSecond, Seconds, human_rate
 
+Units = Annotated[float, Field(gt=0, le=10_000)]
+
 
 class BeyondNode(Record):
     """The scale-up links of a super-node, between accelerators of two of its nodes."""
 
     bandwidth: Figure[BytesPerSecond]
     latency: Figure[Seconds]
+
+
+class Channels(Record):
+    """Compute units that a transfer occupies: one for each channel that the library opens."""
+
+    collective: Figure[Units]
+    """Rings and trees inside a node."""
+    in_switch: Figure[Units] | None = None
+    """All-reduces that the switch reduces, between nodes too."""
+    exchange: Figure[Units]
+    """All-to-alls, and sends, inside a node."""
+    between_nodes: Figure[Units]
+    """Rings, trees and all-to-alls that leave the node."""
+    send_between_nodes: Figure[Units]
+    """Sends to one rank of another node."""
 
 
 class ScaleUp(Record):
@@ -40,7 +57,8 @@ class ScaleUp(Record):
     in_switch: Figure[Share] | None = None
     """Bus bandwidth over link rate of large all-reduces that the switch itself reduces (NVLS); None: it does not."""
     compute_taken: Figure[Share]
-    """Share of compute that a collective takes while it runs: its channels occupy compute units and memory rate."""
+    """Share of compute that a transfer takes while it runs, where `channels` or the number of units does not say."""
+    channels: Channels | None = None
 
     @model_validator(mode="after")
     def _peer_within_total(self) -> ScaleUp:

@@ -25,6 +25,8 @@ class LayerLoad:
     """Rows from each ep rank (row) to each ep rank (column)."""
     wire_rows: npt.NDArray[np.float64]
     """Those that the exchange carries: fewer where it sends a token once for several experts, more where it relays."""
+    units: int | None = None
+    """Compute units that run the exchange; None: as many as the library opens channels."""
 
     @property
     def total_rows(self) -> npt.NDArray[np.int64]:
@@ -56,7 +58,8 @@ def layer_load(
     saves and where.
     """
     place = mesh.expert_rank()[folding.representative]
-    return LayerLoad(rows[place], _each_by_itself(rows, mesh), wire_rows(rows, mesh, exchange, top_k, domain))
+    wire = wire_rows(rows, mesh, exchange, top_k, domain)
+    return LayerLoad(rows[place], _each_by_itself(rows, mesh), wire, exchanges()[exchange].units)
 
 
 def wire_rows(
@@ -65,7 +68,7 @@ def wire_rows(
     """Rows that *exchange* carries from each ep rank (row) to each ep rank (column), arguments as above."""
     if exchange == "all_to_all" or mesh.ep == 1:
         return _each_by_itself(rows, mesh)
-    return exchanges()[exchange](mix_of(rows, top_k, node_members(mesh, domain)))
+    return exchanges()[exchange].sent(mix_of(rows, top_k, node_members(mesh, domain)))
 
 
 def _each_by_itself(rows: npt.NDArray[np.int64], mesh: Mesh) -> npt.NDArray[np.float64]:

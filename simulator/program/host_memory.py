@@ -75,7 +75,6 @@ class HostMemory:
             np.arange(self._behaviours),
             {link: float(np.max(busy_s)) * 1e9 for link, busy_s in busy.items()},
             wire_bytes=size,
-            takes_compute=False,
         )
         exact_ns = np.broadcast_to(np.asarray(seconds), (self._behaviours,)) * 1e9
         duration_ns = np.ceil(exact_ns.round(3)).astype(np.int64)

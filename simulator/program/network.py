@@ -18,6 +18,7 @@ import numpy.typing as npt
 from simulator.engine.task import Collective
 from simulator.hardware.cluster import Cluster, Level
 from simulator.hardware.collective import Formula, Operation, Timed
+from simulator.hardware.occupancy import Occupant, share_of_units, share_taken
 from simulator.model.operator import Collective as LayerCollective
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement, Spread
@@ -77,7 +78,8 @@ class Network:
             between = soonest(group, self._large_rates(group), in_switch)
             busy_s, latency_s = np.where(inner, busy_s, between.busy_s), np.where(inner, latency_s, between.latency_s)
             names = np.where(inner, names, between.names)
-        return self._transfer(operation, axis, busy_s, latency_s, group.on_wire_bytes, names)
+        taken = self._taken_by(operation, group, names)
+        return self._transfer(operation, axis, busy_s, latency_s, group.on_wire_bytes, taken, names)
 
     def _group(self, operation: Operation, spread: Spread, message_bytes: Amounts) -> Group:
         levels, links = self._cluster.levels, self._cluster.node.scale_up
@@ -87,12 +89,23 @@ class Network:
             operation,
             message_bytes,
             spread,
-            spread.within[inside - 1],
+            self._inside(spread),
             inside,
             np.array([levels[int(d)].latency_s for d in reached]),
             links.bandwidth.value > PCIE_BYTES_PER_S,
             links.in_switch is not None,
         )
+
+    def _taken_by(self, operation: Operation, group: Group, names: npt.NDArray[np.object_]) -> Amounts:
+        """Share of compute that rings, trees and switches take, by what was chosen."""
+        collective = self._scale_up_collective(operation)
+        timed = collective.in_switch(group.spread.size) if collective else np.zeros(len(names), bool)
+        in_switch = np.where(names == "timed", timed, names == "nvls")
+        beyond = np.where(group.inside >= group.spread.size, self._share("collective"), self._share("between_nodes"))
+        return np.where(in_switch, self._share("in_switch"), beyond)
+
+    def _share(self, occupant: Occupant) -> float:
+        return share_taken(self._cluster, occupant)
 
     def _large_rates(self, group: Group) -> Amounts:
         """Attained bytes per second of large messages on the way between nodes, [levels, behaviours]."""
@@ -107,11 +120,11 @@ class Network:
                 rates.append(np.full(len(members), level.bandwidth_bytes_per_s * level.ring_share))
         return np.stack(rates)
 
-    def exchange(self, sent_bytes: Amounts) -> Transfer | None:
+    def exchange(self, sent_bytes: Amounts, units: int | None = None) -> Transfer | None:
         """An all-to-all among ep ranks; *sent_bytes* [ep, ep] from each source (row) to each destination.
 
         Every member finishes with the slowest: each of them sends to and receives from the hottest rank until its port
-        is done. None where ep is 1.
+        is done. None where ep is 1. *units*: compute units that run it; None: the library's channels.
         """
         if len(sent_bytes) <= 1:
             return None
@@ -121,7 +134,8 @@ class Network:
         latency_s = self._inner_latency_s("all_to_all", within[0], message) + self._reached_latency_s(within)
         place = self._placement.folding.representative % len(sent_bytes)
         away = sent_bytes.sum(axis=1) - np.diagonal(sent_bytes)
-        return self._exchanged("ep", np.maximum(out, into), latency_s, away[place], message)
+        taken = None if units is None else np.full(len(place), share_of_units(self._cluster, units))
+        return self._exchanged("ep", np.maximum(out, into), latency_s, away[place], message, taken)
 
     def shuffle(self, axis: str, held_bytes: float) -> Transfer | None:
         """An all-to-all along *axis* in which every member spreads *held_bytes* evenly over all of its group.
@@ -182,9 +196,14 @@ class Network:
                 groups=self._placement.folding.groups[axis],
                 link_busy_ns={levels[0].name: float((one_s * turns).max() * 1e9)},
                 wire_bytes=size,
+                compute_taken=self._taken_by_send(np.array([level.kind in SCALE_UP_KINDS for level in levels])),
             ),
             grade=self._cluster.node.scale_up.bandwidth.grade,
         )
+
+    def _taken_by_send(self, near: npt.NDArray[np.bool_]) -> Amounts:
+        """Share of compute that a send takes, *near* over scale-up links."""
+        return np.where(near, self._share("exchange"), self._share("send_between_nodes"))
 
     def hand_over(self, size: float, meeting: str, sender: int, receiver: int) -> Transfer:
         """A message of *size* bytes from every rank of stage *sender* to its like in stage *receiver*."""
@@ -193,13 +212,14 @@ class Network:
         )
         levels, busy_s = self._cluster.levels, np.zeros((len(self._cluster.levels), len(ranks)))
         latency_s = np.zeros(len(ranks))
-        missing = np.ones(len(ranks), bool)
+        missing, near = np.ones(len(ranks), bool), np.zeros(len(ranks), bool)
         for d, level in enumerate(levels):
             here = missing & (ranks // level.size == there // level.size)
             rate = min(level.bandwidth_bytes_per_s, level.peer_bandwidth_bytes_per_s) * level.share
             busy_s[d, here] = size / rate
             latency_s[here] = level.latency_s
             missing &= ~here
+            near |= here & (level.kind in SCALE_UP_KINDS)
         return Transfer(
             kind="pipeline",
             duration_ns=np.ceil((busy_s.max(axis=0) + latency_s) * 1e9).astype(np.int64),
@@ -208,6 +228,7 @@ class Network:
                 groups=np.arange(len(ranks)),
                 link_busy_ns={lv.name: float(busy_s[d].max() * 1e9) for d, lv in enumerate(levels) if busy_s[d].any()},
                 wire_bytes=size,
+                compute_taken=self._taken_by_send(near),
                 meeting=meeting,
                 parts=(sender, receiver),
             ),
@@ -215,10 +236,24 @@ class Network:
         )
 
     def _exchanged(
-        self, axis: str, loads: Amounts, latency_s: Amounts, sent_bytes: Amounts, message_bytes: float | Amounts
+        self,
+        axis: str,
+        loads: Amounts,
+        latency_s: Amounts,
+        sent_bytes: Amounts,
+        message_bytes: float | Amounts,
+        taken: Amounts | None = None,
     ) -> Transfer:
-        rates = self._rates("all_to_all", self._placement.spread(axis).within, message_bytes)
-        return self._transfer("all_to_all", axis, loads / rates, latency_s, sent_bytes)
+        spread = self._placement.spread(axis)
+        rates = self._rates("all_to_all", spread.within, message_bytes)
+        if taken is None:
+            taken = np.where(self._inside(spread) >= spread.size, self._share("exchange"), self._share("between_nodes"))
+        return self._transfer("all_to_all", axis, loads / rates, latency_s, sent_bytes, taken)
+
+    def _inside(self, spread: Spread) -> npt.NDArray[np.int64]:
+        """Members that each behaviour's group has within reach of scale-up links."""
+        inside: npt.NDArray[np.int64] = spread.within[sum(lv.kind in SCALE_UP_KINDS for lv in self._cluster.levels) - 1]
+        return inside
 
     def _transfer(
         self,
@@ -227,6 +262,7 @@ class Network:
         busy_s: Amounts,
         latency_s: Amounts,
         sent_bytes: Amounts,
+        taken: Amounts,
         algorithms: npt.NDArray[np.object_] | None = None,
     ) -> Transfer:
         levels, groups = self._cluster.levels, self._placement.folding.groups[axis]
@@ -239,6 +275,7 @@ class Network:
                 groups=groups,
                 link_busy_ns={lv.name: float(busy_s[d].max() * 1e9) for d, lv in enumerate(levels) if busy_s[d].any()},
                 wire_bytes=np.asarray(sent_bytes, np.float64),
+                compute_taken=taken,
             ),
             grade=self._grade(operation, busy_s),
             algorithms=() if algorithms is None else tuple(sorted(set(algorithms.tolist()))),

@@ -171,7 +171,7 @@ class Pricer:
         if operator.name in EXCHANGES and load is not None:
             sent = load.wire_rows * (operator.backward_payload_bytes if back else operator.payload_bytes)
             homeward = (operator.name == "combine") != back
-            found.append(self._network.exchange(sent.T if homeward else sent))
+            found.append(self._network.exchange(sent.T if homeward else sent, load.units))
         routed = load is not None and operator.rows == "routed"
         per_row = load.total_rows.astype(np.float64) if load is not None and routed else 1.0
         found += [

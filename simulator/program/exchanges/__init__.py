@@ -40,8 +40,18 @@ def mix_of(rows: npt.NDArray[np.int64], top_k: int, members: int) -> Mix:
     return Mix(rows.sum() / top_k / ranks, popularity.sum(axis=1) / ranks, reached, entered)
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way."""
+
+    sent: Callable[[Mix], Rows]
+    """Rows from each rank (row) to each rank (column), [ep, ep], its own on the diagonal."""
+    units: int | None
+    """Compute units that run it; None: as many as the library opens channels."""
+
+
 @cache
-def exchanges() -> dict[str, Callable[[Mix], Rows]]:
-    """All ways by name: rows from each rank (row) to each rank (column), [ep, ep], its own on the diagonal."""
+def exchanges() -> dict[str, Way]:
+    """All ways by name."""
     modules = [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    return {module.NAME: module.sent for module in modules}
+    return {module.NAME: Way(module.sent, module.UNITS) for module in modules}

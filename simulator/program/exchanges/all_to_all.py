@@ -7,6 +7,7 @@ import numpy as np
 from simulator.program.exchanges import Mix, Rows
 
 NAME = "all_to_all"
+UNITS = None
 
 
 def sent(mix: Mix) -> Rows:

@@ -7,6 +7,8 @@ import numpy as np
 from simulator.program.exchanges import Mix, Rows
 
 NAME = "deduplicated"
+UNITS = 20
+"""Of DeepEP unless told otherwise (`Buffer.num_sms`, deepseek-ai/DeepEP@04b06f7a)."""
 
 
 def sent(mix: Mix) -> Rows:

@@ -12,6 +12,8 @@ import numpy as np
 from simulator.program.exchanges import Mix, Rows
 
 NAME = "hierarchical"
+UNITS = 20
+"""Of DeepEP unless told otherwise (`Buffer.num_sms`, deepseek-ai/DeepEP@04b06f7a)."""
 
 
 def sent(mix: Mix) -> Rows:
