@@ -15,6 +15,7 @@ from simulator.forecast.fitting import memory_of
 from simulator.forecast.forecast import forecast
 from simulator.forecast.reading import read_scenario
 from simulator.forecast.simulate import SimulatedStep, simulate
+from simulator.program.job import Job
 from simulator.program.pipeline import Pipeline
 from simulator.program.schedules import Pass, enough, in_flight, schedules
 from simulator.program.training_step import TrainingStep
@@ -201,14 +202,20 @@ def test_an_interleaved_pipeline_takes_less_time_and_more_memory(deep: Path) -> 
     assert saved_bytes / plain_bytes == pytest.approx(5.5 / 4, abs=0.05)
 
 
+def longest_ns(job: Job, micro_batches: int) -> int:
+    """Of a step whose micro-batches are all simulated, compute beside transfers slowed as in a forecast."""
+    parts = [Part(program.tasks, job.folding.behaviours) for program in TrainingStep(job).programs(micro_batches)]
+    alone = zip(parts, Simulation(*parts).run(), strict=True)
+    slowed = [replace(part, longer_ns=lost_ns(part.program, recording)) for part, recording in alone]
+    return max(recording.step_ns for recording in Simulation(*slowed).run())
+
+
 def test_an_interleaved_pipeline_is_extrapolated_to_what_it_takes(deep: Path) -> None:
     interleaved = ("parallel.virtual_pipeline=2", "training.zero=1")
     step, whole = (run(deep, *interleaved, micro_batches=count) for count in (24, 12))
     assert (step.simulated, step.more) == (12, 12)
     job = assemble_job(*read_scenario(str(deep), ["training.global_batch_sequences=24", *interleaved]))
-    parts = [Part(program.tasks, job.folding.behaviours) for program in TrainingStep(job).programs(24)]
-    longest = max(recording.step_ns for recording in Simulation(*parts).run())
-    assert step.step_ns == pytest.approx(longest, rel=1e-3)
+    assert step.step_ns == pytest.approx(longest_ns(job, 24), rel=1e-3)
     assert whole.step_ns < step.step_ns
 
 
@@ -229,14 +236,9 @@ def test_a_stage_may_have_no_layers(deep: Path) -> None:
 
 def test_a_filled_pipeline_is_extrapolated_to_what_it_takes(small: Small) -> None:
     job = assemble_job(*small("dense", "parallel={pp: 2, dp_shard: 8}", "training.sequence_length=8192"))
-    lowering = TrainingStep(job)
-    step = simulate(lowering, 24, behaviours=job.folding.behaviours)
+    step = simulate(TrainingStep(job), 24, behaviours=job.folding.behaviours)
     assert (step.simulated, step.more) == (6, 18)
-    parts = [Part(program.tasks, job.folding.behaviours) for program in lowering.programs(24)]
-    alone = zip(parts, Simulation(*parts).run(), strict=True)
-    slowed = [replace(part, longer_ns=lost_ns(part.program, recording)) for part, recording in alone]
-    whole = max(recording.step_ns for recording in Simulation(*slowed).run())
-    assert step.step_ns == pytest.approx(whole, rel=1e-3)
+    assert step.step_ns == pytest.approx(longest_ns(job, 24), rel=1e-3)
 
 
 def test_gpipe_is_simulated_whole_since_it_holds_all_at_once(small: Small) -> None:
