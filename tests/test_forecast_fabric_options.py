@@ -6,6 +6,7 @@ from small_jobs import Small
 from simulator.forecast.assembly import assemble_job
 from simulator.forecast.errors import Refused
 from simulator.forecast.forecast import forecast
+from simulator.program.training_step import TrainingStep
 
 FAR = ("parallel.ep=16",)
 
@@ -26,9 +27,21 @@ def test_half_of_the_rails_dead_takes_as_long_as_ports_of_half_the_rate(small: S
     assert whole < dead == slow
 
 
+def test_without_gpu_direct_ports_are_as_slow_as_the_host_and_copies_wait_for_them(small: Small) -> None:
+    assert step_s(small, "cluster.gpu_direct=false") > step_s(small)
+    (program,) = TrainingStep(assemble_job(*small("mixture", *FAR, "cluster.gpu_direct=false"))).programs(1)
+    moves = (task.collective for task in program.tasks if task.collective is not None)
+    exchange = next(move for move in moves if move.communicator == "ep")
+    assert {"leaf", "host link copy_out", "host link copy_in", "host memory"} <= set(exchange.link_busy_ns)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (
+            ("cluster.gpu_direct=false", "cluster.accelerators=8", "parallel.dp_shard=8"),
+            "cluster.gpu_direct: 8 accelerators use no ports; leave it out",
+        ),
         (
             ("cluster.degraded.links={spine: 0.5}",),
             "cluster.degraded.links: 16 accelerators reach no spine; allowed: scale_up, leaf",

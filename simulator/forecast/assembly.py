@@ -21,6 +21,7 @@ from simulator.forecast.sharding_problems import sharding_problems
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.degraded import degrade
 from simulator.hardware.library import build_cluster, load_fabric, load_node
+from simulator.hardware.staging import staged
 from simulator.model.architecture import Architecture, GroupedAttention, MixtureOfExperts
 from simulator.model.config import read_architecture
 from simulator.model.context import context_problems
@@ -160,12 +161,14 @@ def _cluster(scenario: Scenario, folder: Path) -> Cluster:
         whole = build_cluster(asked.node, asked.fabric, asked.accelerators, folder)
     except ValueError as error:
         raise Refused([f"cluster.accelerators: {error}"]) from None
-    if asked.degraded is None:
-        return whole
     try:
-        return degrade(whole, asked.degraded.links, asked.degraded.dead_rails)
+        left = degrade(whole, asked.degraded.links, asked.degraded.dead_rails) if asked.degraded else whole
     except ValueError as error:
         raise Refused([f"cluster.degraded.{error}"]) from None
+    try:
+        return left if asked.gpu_direct else staged(left)
+    except ValueError as error:
+        raise Refused([f"cluster.gpu_direct: {error}"]) from None
 
 
 def _folding(mesh: Mesh, cluster: Cluster, images: ImageLoad | None) -> Folding:

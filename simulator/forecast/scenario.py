@@ -45,6 +45,12 @@ class Cluster(Section):
     )
     accelerators: Degree = Field(description="Accelerators in use.")
     degraded: Degraded | None = Field(None, description="Present: the fabric is not whole.")
+    gpu_direct: bool = Field(
+        True,
+        description=(
+            "Ports reach the accelerators' memory (GPUDirect RDMA). False: what leaves a node goes through its host's."
+        ),
+    )
 
 
 class Parallel(Section):

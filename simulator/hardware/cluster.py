@@ -19,6 +19,8 @@ from simulator.hardware.node import Nic, Node
 if TYPE_CHECKING:
     import networkx as nx
 
+SCALE_UP_KINDS = frozenset({"switch", "mesh"})
+"""Levels made of the node's own fast links, as opposed to ports into a scale-out fabric."""
 _LARGE_BYTES = 1e9
 """A message whose latency does not count."""
 
@@ -54,6 +56,8 @@ class Cluster:
     accelerators: int
     levels: tuple[Level, ...]
     """Innermost first; only those that the count reaches. The last holds every accelerator."""
+    staged: bool = False
+    """Ports reach the host's memory only, see :mod:`.staging`."""
 
     @property
     def nodes(self) -> int:

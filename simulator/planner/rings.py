@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from simulator.hardware.cluster import Cluster, Level
+from simulator.hardware.cluster import SCALE_UP_KINDS, Cluster, Level
 from simulator.hardware.collective import Operation
 from simulator.planner.splits import Column
-from simulator.program.network import SCALE_UP_KINDS
 
 PerLevel = npt.NDArray[np.float64]
 """[levels, splits]."""

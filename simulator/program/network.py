@@ -16,17 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.engine.task import Collective
-from simulator.hardware.cluster import Cluster, Level
+from simulator.hardware.cluster import SCALE_UP_KINDS, Cluster, Level
 from simulator.hardware.collective import Formula, Operation, Timed
 from simulator.hardware.occupancy import Occupant, share_of_units, share_taken
+from simulator.hardware.staging import host_busy_s
 from simulator.model.operator import Collective as LayerCollective
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement, Spread
 from simulator.program.algorithms import Group, soonest
 
 Amounts = npt.NDArray[np.float64]
-SCALE_UP_KINDS = frozenset({"switch", "mesh"})
-"""Levels made of the node's own fast links, as opposed to ports into a scale-out fabric."""
 PCIE_BYTES_PER_S = 64e9
 """Of PCIe 5.0 x16: scale-up links that are no faster are taken to be PCIe."""
 LARGE_BYTES = 1e9
@@ -226,7 +225,7 @@ class Network:
             collective=Collective(
                 communicator="pp",
                 groups=np.arange(len(ranks)),
-                link_busy_ns={lv.name: float(busy_s[d].max() * 1e9) for d, lv in enumerate(levels) if busy_s[d].any()},
+                link_busy_ns=self._link_busy_ns(busy_s),
                 wire_bytes=size,
                 compute_taken=self._taken_by_send(near),
                 meeting=meeting,
@@ -265,7 +264,7 @@ class Network:
         taken: Amounts,
         algorithms: npt.NDArray[np.object_] | None = None,
     ) -> Transfer:
-        levels, groups = self._cluster.levels, self._placement.folding.groups[axis]
+        groups = self._placement.folding.groups[axis]
         alone_s = _slowest_of_group(busy_s.max(axis=0), groups) + latency_s
         return Transfer(
             kind=operation,
@@ -273,13 +272,23 @@ class Network:
             collective=Collective(
                 communicator=axis,
                 groups=groups,
-                link_busy_ns={lv.name: float(busy_s[d].max() * 1e9) for d, lv in enumerate(levels) if busy_s[d].any()},
+                link_busy_ns=self._link_busy_ns(busy_s),
                 wire_bytes=np.asarray(sent_bytes, np.float64),
                 compute_taken=taken,
             ),
             grade=self._grade(operation, busy_s),
             algorithms=() if algorithms is None else tuple(sorted(set(algorithms.tolist()))),
         )
+
+    def _link_busy_ns(self, busy_s: Amounts) -> dict[str, float]:
+        """Of each level's links, [levels, behaviours], and of the host's where what leaves a node goes through it."""
+        levels = self._cluster.levels
+        busy = {lv.name: float(busy_s[d].max() * 1e9) for d, lv in enumerate(levels) if busy_s[d].any()}
+        if self._cluster.staged:
+            rates = np.array([lv.bandwidth_bytes_per_s * lv.share * (lv.kind not in SCALE_UP_KINDS) for lv in levels])
+            sent_bytes = float((busy_s * rates[:, None]).sum(axis=0).max())
+            busy |= {link: s * 1e9 for link, s in host_busy_s(self._cluster, sent_bytes).items() if s}
+        return busy
 
     def _rates(self, operation: Operation, within: npt.NDArray[np.int64], message_bytes: float | Amounts) -> Amounts:
         collective = self._scale_up_collective(operation)
