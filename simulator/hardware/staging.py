@@ -3,7 +3,7 @@
 The library's kernels copy rows to pinned memory, the port sends them from there, and on the other side the same
 backwards, all of it in small pieces, so that the slowest hop sets the rate. Each byte sent is written to and read from
 the memory of its node, each byte received likewise. Two passes over host links come on top of the port's latency;
-inside a node, where they stand in for peer access, they cost 9 to 17 us (NVIDIA/cuda-samples#230, p2pBandwidthLatencyTest).
+inside a node, in place of peer access, they cost 9 to 17 us (NVIDIA/cuda-samples#230, p2pBandwidthLatencyTest).
 """
 
 from __future__ import annotations
