@@ -26,6 +26,20 @@ from simulator.forecast.errors import Refused
             ["training.pipeline_schedule: found gpipe, which has one virtual stage a stage; allowed: 1f1b"],
         ),
         (
+            ("parallel={dp_shard: 8, pp: 2}", "training.pipeline_schedule=zb_h1", "training.lora={rank: 8}"),
+            ["training.pipeline_schedule: found zb_h1, which puts off gradients of weights, and zero 3 reduces them "
+             "layer by layer; allowed: zero 1",
+             "training.pipeline_schedule: found zb_h1, which puts off gradients of weights, and LoRA has none of base "
+             "weights; allowed: 1f1b, gpipe"],
+        ),
+        (
+            ("parallel={dp_shard: 8, pp: 2}", "training.zero=1", "training.pipeline_schedule=dualpipe",
+             "training.optimizer.name=muon"),
+            ["training.global_batch_sequences: found 16, which is 2 micro-batches, and DualPipe takes an even number "
+             "of at least 2 * pp = 4; nearest: 32",
+             "training.optimizer.name: found muon, whose matrices copies of a stage do not share; allowed: adamw, sgd"],
+        ),
+        (
             ("parallel={dp_shard: 8, pp: 2, stage_layers: [1, 2, 2]}",),
             ["parallel.stage_layers: found 3 numbers, but there are 2 virtual stages; allowed: one for each",
              "parallel.stage_layers: found 5 layers in all, but the model has 4; allowed: that sum"],

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -22,6 +23,8 @@ from simulator.program.training_step import TrainingStep
 
 FORWARD_NS, BACKWARD_NS = 100, 230
 NAMES = ("1f1b", "gpipe")
+WHOLE: tuple[Literal["backward", "forward"], ...] = ("backward", "forward")
+PASSES = ("forward", "backward", "inputs", "weights")
 
 
 def spelled(passes: list[Pass]) -> str:
@@ -29,34 +32,44 @@ def spelled(passes: list[Pass]) -> str:
     return " ".join(f"{one.direction[0].upper()}{one.micro_batch}{chr(39) * one.chunk}" for one in passes)
 
 
-def stage_tasks(passes: list[Pass], stage: int, pipeline: Pipeline) -> list[Task]:
-    """The passes as tasks of equal chunks whose hand-overs take no time."""
+def stage_tasks(passes: list[Pass], stage: int, pipeline: Pipeline, pass_ns: dict[str, int]) -> list[Task]:
+    """The passes as tasks of equal chunks whose hand-overs take no time; paired ones are one task."""
     tasks: list[Task] = []
+
+    def hand_over(one: Pass, way: str, *deps: int) -> None:
+        forward = one.direction == "forward"
+        upstream = forward == (way == "receive")
+        other = (pipeline.before if upstream else pipeline.behind)(stage, one.chunk)
+        if other is not None and one.direction != "weights":
+            direction = "forward" if forward else "backward"
+            name = f"{direction} {one.micro_batch} {pipeline.virtual(stage, one.chunk) - upstream}"
+            meeting = Collective("pp", np.array([0]), meeting=name, parts=(stage, other))
+            stream = f"{way} {direction} {one.chunk if pipeline.mirrored else ''}"
+            tasks.append(Task(way, stream, "pipeline", 0, deps=deps, collective=meeting))
+
+    waiting: list[Pass] = []
     for one in passes:
-        here, forward = pipeline.virtual(stage, one.chunk), one.direction == "forward"
-        before, behind = pipeline.before(stage, one.chunk), pipeline.behind(stage, one.chunk)
-
-        def hand_over(way: str, other: int | None, boundary: int, *deps: int, one: Pass = one) -> None:
-            if other is not None:
-                name = f"{one.direction} {one.micro_batch} {boundary}"
-                meeting = Collective("pp", np.array([0]), meeting=name, parts=(stage, other))
-                opposite = f" {one.chunk}" if pipeline.mirrored else ""
-                stream = f"{way} {one.direction}{opposite}"
-                tasks.append(Task(way, stream, "pipeline", 0, deps=deps, collective=meeting))
-
-        hand_over("receive", before if forward else behind, here - 1 if forward else here)
-        deps = (len(tasks) - 1,) if tasks and tasks[-1].name == "receive" else ()
-        duration = FORWARD_NS if forward else BACKWARD_NS
-        tasks.append(Task(one.direction, "compute", "gemm", duration, deps=deps))
-        hand_over("send", behind if forward else before, here if forward else here - 1, len(tasks) - 1)
+        waiting.append(one)
+        if one.paired:
+            continue
+        first = len(tasks)
+        for each in waiting:
+            hand_over(each, "receive")
+        duration = sum(pass_ns[each.direction] for each in waiting)
+        tasks.append(Task(one.direction, "compute", "gemm", duration, deps=tuple(range(first, len(tasks)))))
+        position = len(tasks) - 1
+        for each in waiting:
+            hand_over(each, "send", position)
+        waiting = []
     return tasks
 
 
-def step_ns(name: str, pipeline: Pipeline, micro_batches: int) -> int:
+def step_ns(name: str, pipeline: Pipeline, micro_batches: int, **pass_ns: int) -> int:
     """Time of a step of equal chunks."""
     stages = range(pipeline.stages)
+    times = {"forward": FORWARD_NS, "backward": BACKWARD_NS} | pass_ns
     passes = [schedules()[name](stage, pipeline.stages, micro_batches, pipeline.chunks) for stage in stages]
-    parts = [Part(stage_tasks(passes[stage], stage, pipeline), 1) for stage in stages]
+    parts = [Part(stage_tasks(passes[stage], stage, pipeline, times), 1) for stage in stages]
     return max(recording.step_ns for recording in Simulation(*parts).run())
 
 
@@ -78,8 +91,8 @@ def test_gpipe_runs_all_forwards_first_and_backs_out_of_the_last() -> None:
 def test_every_pass_runs_once_and_forward_first(name: str, stages: int, micro_batches: int) -> None:
     for stage in range(stages):
         passes = schedules()[name](stage, stages, micro_batches, 1)
-        assert sorted(passes) == [(way, m, 0) for way in ("backward", "forward") for m in range(micro_batches)]
-        assert all(passes.index(("forward", m, 0)) < passes.index(("backward", m, 0)) for m in range(micro_batches))
+        assert sorted(passes) == [Pass(way, m) for way in WHOLE for m in range(micro_batches)]
+        assert all(passes.index(Pass("forward", m)) < passes.index(Pass("backward", m)) for m in range(micro_batches))
 
 
 def test_what_a_stage_holds_at_once() -> None:
@@ -98,7 +111,7 @@ def test_interleaved_stages_take_their_chunks_in_turn() -> None:
 
 @pytest.mark.parametrize(("stages", "chunks", "micro_batches"), [(2, 2, 2), (2, 3, 6), (4, 2, 4), (4, 4, 12)])
 def test_every_chunk_has_every_pass_once(stages: int, chunks: int, micro_batches: int) -> None:
-    every = [(way, m, c) for way in ("backward", "forward") for m in range(micro_batches) for c in range(chunks)]
+    every = [Pass(way, m, c) for way in WHOLE for m in range(micro_batches) for c in range(chunks)]
     for stage in range(stages):
         assert sorted(schedules()["interleaved"](stage, stages, micro_batches, chunks)) == every
 
@@ -135,6 +148,57 @@ def test_equal_stages_take_as_long_as_their_micro_batches_and_the_way_through(
     assert found_ns == (micro_batches + stages - 1) * (FORWARD_NS + BACKWARD_NS)
     bubble = 1 - micro_batches * (FORWARD_NS + BACKWARD_NS) / found_ns
     assert bubble == pytest.approx((stages - 1) / (micro_batches + stages - 1))
+
+
+def test_zb_h1_puts_off_gradients_of_weights_for_longer_on_later_stages() -> None:
+    order = schedules()["zb_h1"]
+    assert spelled(order(0, 3, 4, 1)) == "F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3"
+    assert spelled(order(1, 3, 4, 1)) == "F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3"
+    assert spelled(order(2, 3, 4, 1)) == "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3"
+
+
+@pytest.mark.parametrize("weights_ns", [50, 90, 100])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 2), (4, 4), (4, 9), (8, 16)])
+def test_zb_h1_leaves_a_bubble_without_twice_the_weights(stages: int, micro_batches: int, weights_ns: int) -> None:
+    """(p - 1) (F + B - 2 W) where B has its W, which takes no longer than F (Qi et al., 2023)."""
+    whole_ns = 130 + weights_ns
+    found_ns = step_ns("zb_h1", Pipeline(stages), micro_batches, inputs=130, weights=weights_ns)
+    assert found_ns - micro_batches * (FORWARD_NS + whole_ns) == (stages - 1) * (FORWARD_NS + whole_ns - 2 * weights_ns)
+
+
+def test_dualpipe_of_four_stages() -> None:
+    order = schedules()["dualpipe"]
+    assert spelled(order(0, 4, 8, 2)) == ("F0 F2 F4 F1' I1' W1' F3' F6 B3' F5' B0 B5' F7' B2 B7' I4 W4 I6 W6")
+    assert spelled(order(3, 4, 8, 2)) == ("F1' F3' F5' F0 I0 W0 F2 F7' B2 F4 B1' B4 F6 B3' B6 I5' W5' I7' W7'")
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (6, 14), (8, 16), (8, 20)])
+def test_dualpipe_runs_every_pass_once_and_every_gradient_it_put_off(stages: int, micro_batches: int) -> None:
+    for stage in range(stages):
+        passes = schedules()["dualpipe"](stage, stages, micro_batches, 2)
+        runs = {way: sorted(one.micro_batch for one in passes if one.direction == way) for way in PASSES}
+        assert runs["forward"] == sorted(runs["backward"] + runs["inputs"]) == list(range(micro_batches))
+        assert runs["weights"] == runs["inputs"]
+        assert all(one.chunk == one.micro_batch % 2 for one in passes)
+        half = min(stage, stages - 1 - stage)
+        assert sorted(in_flight(passes)) == [half + 1, stages - half]
+
+
+@pytest.mark.parametrize("weights_ns", [50, 90, 100])
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (8, 18), (16, 32)])
+def test_dualpipe_leaves_a_bubble_of_half_the_stages(stages: int, micro_batches: int, weights_ns: int) -> None:
+    """(p / 2 - 1) (F&B + B - 3 W), table 2 of DeepSeek-V3, where F and B without W are equal as in its figure 5."""
+    whole_ns = FORWARD_NS + weights_ns
+    found_ns = step_ns(
+        "dualpipe",
+        Pipeline(stages, 2, mirrored=True),
+        micro_batches,
+        inputs=FORWARD_NS,
+        weights=weights_ns,
+        backward=whole_ns,
+    )
+    both_ns = FORWARD_NS + whole_ns
+    assert found_ns - micro_batches * both_ns == (stages // 2 - 1) * (both_ns + whole_ns - 3 * weights_ns)
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +264,43 @@ def test_an_interleaved_pipeline_takes_less_time_and_more_memory(deep: Path) -> 
     # A bubble of 3 / 2 passes, not 3, on top of 8.
     assert step_ns / plain_ns == pytest.approx(9.5 / 11, abs=0.02)
     assert saved_bytes / plain_bytes == pytest.approx(5.5 / 4, abs=0.05)
+
+
+def is_work(task: Task) -> bool:
+    return task.stream == "compute" and task.micro_batch >= 0
+
+
+def test_zero_bubble_pipelines_take_less_time(deep: Path) -> None:
+    zero1 = "training.zero=1"
+    plain, zero, dual = (
+        run(deep, zero1, f"training.pipeline_schedule={name}", micro_batches=8)
+        for name in ("1f1b", "zb_h1", "dualpipe")
+    )
+    for other in (zero, dual):
+        mine, theirs = (
+            sum(int(task.duration_ns) for program in step.programs for task in program.tasks if is_work(task))
+            for step in (plain, other)
+        )
+        assert theirs == pytest.approx(mine, rel=0.03)
+    assert plain.step_ns > zero.step_ns > dual.step_ns
+
+
+def test_two_copies_of_parameters_and_gradients_and_one_of_states(deep: Path) -> None:
+    overrides = ("training.zero=1", "training.optimizer={name: adamw}")
+    plain, dual = (
+        run(deep, *overrides, f"training.pipeline_schedule={name}", micro_batches=8) for name in ("1f1b", "dualpipe")
+    )
+    for kind, factor in (("parameters", 2.0), ("gradients", 2.0), ("optimizer", 1.0)):
+        one, two = (
+            sum(
+                float(held.bytes)
+                for program in step.programs
+                for held in (*program.resident, *program.born)
+                if held.kind == kind and "unread" not in held.key
+            )
+            for step in (plain, dual)
+        )
+        assert two == pytest.approx(factor * one)
 
 
 def longest_ns(job: Job, micro_batches: int) -> int:

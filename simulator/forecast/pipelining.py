@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from simulator.forecast.scenario import Scenario
 from simulator.program.pipeline import Pipeline
 
+_LATER_WEIGHTS = ("zb_h1", "dualpipe")
+"""Schedules that put off gradients of weights."""
+
 
 def schedule_of(scenario: Scenario) -> str:
     """The file of `schedules/` that it runs: 1F1B over several virtual stages is interleaved."""
@@ -16,8 +19,8 @@ def schedule_of(scenario: Scenario) -> str:
 
 def pipeline_of(scenario: Scenario) -> Pipeline:
     """How its layers lie on stages."""
-    split = scenario.parallel
-    return Pipeline(split.pp, split.virtual_pipeline, layers=split.stage_layers or ())
+    split, mirrored = scenario.parallel, scenario.training.pipeline_schedule == "dualpipe"
+    return Pipeline(split.pp, 2 if mirrored else split.virtual_pipeline, mirrored, split.stage_layers or ())
 
 
 def pipeline_problems(scenario: Scenario, layers: int) -> Iterator[str]:
@@ -35,6 +38,10 @@ def pipeline_problems(scenario: Scenario, layers: int) -> Iterator[str]:
         )
     if split.virtual_pipeline > 1:
         yield from _interleaving_problems(scenario, asked)
+    if asked in _LATER_WEIGHTS:
+        yield from _later_weight_problems(scenario, asked)
+    if asked == "dualpipe":
+        yield from _mirror_problems(scenario)
 
 
 def _interleaving_problems(scenario: Scenario, asked: str) -> Iterator[str]:
@@ -51,6 +58,36 @@ def _interleaving_problems(scenario: Scenario, asked: str) -> Iterator[str]:
             f"training.global_batch_sequences: found {batch}, which is {batch // ranks} micro-batches, and interleaved "
             f"stages take them {split.pp} at a time; nearest: {near}"
         )
+
+
+def _later_weight_problems(scenario: Scenario, asked: str) -> Iterator[str]:
+    training, found = (
+        scenario.training,
+        f"training.pipeline_schedule: found {asked}, which puts off gradients of weights",
+    )
+    if training.zero != 1:
+        yield f"{found}, and zero {training.zero} reduces them layer by layer; allowed: zero 1"
+    if training.lora is not None:
+        yield f"{found}, and LoRA has none of base weights; allowed: 1f1b, gpipe"
+
+
+def _mirror_problems(scenario: Scenario) -> Iterator[str]:
+    """What does not go with two whole models in opposite directions."""
+    split, training = scenario.parallel, scenario.training
+    ranks = split.dp_replicate * split.dp_shard * training.micro_batch_sequences
+    if split.pp % 2:
+        yield f"parallel.pp: found {split.pp}, but DualPipe pairs stages from both ends; nearest: {split.pp + 1}"
+    count, least = training.global_batch_sequences // ranks, 2 * split.pp
+    if training.global_batch_sequences % ranks == 0 and (count % 2 or count < least):
+        near = max(least, count + count % 2) * ranks
+        yield (
+            f"training.global_batch_sequences: found {training.global_batch_sequences}, which is {count} "
+            f"micro-batches, and DualPipe takes an even number of at least 2 * pp = {least}; nearest: {near}"
+        )
+    if training.images is not None:
+        yield "training.images: DualPipe is simulated for text alone; leave it out, or pipeline_schedule 1f1b"
+    if training.optimizer.name == "muon":
+        yield "training.optimizer.name: found muon, whose matrices copies of a stage do not share; allowed: adamw, sgd"
 
 
 def _stage_layer_problems(counts: tuple[int, ...], virtual: int, layers: int) -> Iterator[str]:

@@ -232,7 +232,13 @@ class Training(Section):
     ddp: Ddp = Ddp()
     deepspeed: DeepSpeed = DeepSpeed()
     fsdp: Fsdp = Fsdp()
-    pipeline_schedule: Literal["1f1b", "gpipe"] = Field("1f1b", description="Order of passes in a pipeline.")
+    pipeline_schedule: Literal["1f1b", "gpipe", "zb_h1", "dualpipe"] = Field(
+        "1f1b",
+        description=(
+            "Order of passes in a pipeline. zb_h1: gradients of weights put off into the bubble; dualpipe: two copies "
+            "of the model in opposite directions, forward beside backward passes."
+        ),
+    )
     recompute: Literal["none", "full"] | Recompute = Field(
         "none", description="full: keep each layer's input only and run it again; or a mapping, for a part of that."
     )

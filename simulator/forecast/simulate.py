@@ -56,9 +56,14 @@ class SimulatedStep:
 
     @property
     def typical(self) -> range:
-        """The micro-batches that stand for those beyond the simulated ones: the last round that another one follows."""
+        """The micro-batches that stand for those beyond the simulated ones: the last one that another one follows, or
+        the round in the middle, where several go together and the last ones drain the pipeline.
+        """
+        if self.round > 1 and self.more:
+            middle = self.simulated // self.round // 2 * self.round
+            return range(middle, middle + self.round)
         last = max(1, self.simulated - 1)
-        return range(max(0, last - self.round), last)
+        return range(last - 1, last)
 
 
 def simulate(

@@ -65,11 +65,18 @@ class Costs:
         self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None, *, trained: bool
     ) -> Priced:
         """Time of the backward kernels; those of the weights' gradient only when they are *trained*."""
+        inputs, weights = self.backward_parts(operator, adapters, tokens, rows, trained=trained)
+        return inputs if weights is None else inputs + weights
+
+    def backward_parts(
+        self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None, *, trained: bool
+    ) -> tuple[Priced, Priced | None]:
+        """The same in two: gradients of inputs, with the adapters', and of weights, None where there are none."""
         kernels = operator.backward + sum((_adapter_backward(a, tokens) for a in adapters), ())
         inputs = self._price(kernels, operator, rows, "backward")
         if not trained or not operator.backward_weight:
-            return inputs
-        return inputs + self._price(operator.backward_weight, operator, rows, "weight gradient")
+            return inputs, None
+        return inputs, self._price(operator.backward_weight, operator, rows, "weight gradient")
 
     def price(self, kernel: Kernel) -> Priced:
         """Time of a kernel that belongs to no operator."""

@@ -17,6 +17,7 @@ from simulator.program.fsdp import Fsdp
 from simulator.program.job import Job
 from simulator.program.layout import Layout
 from simulator.program.network import Network
+from simulator.program.pipeline import Pipeline
 from simulator.program.rebuilt import Rebuilt
 from simulator.program.stage_operators import StageOperators
 from simulator.program.unit import Unit
@@ -63,8 +64,9 @@ def data_parallel(
     layout: Layout,
     operators: StageOperators,
     micro_batches: int,
+    stage: int = 0,
 ) -> DataParallel:
-    """The way of *job* for a program of *micro_batches*."""
+    """The way of *job* for a program of *micro_batches* of a *stage*."""
     stored, late = job.optimizer.stored_bytes, frozenset({embedding.WEIGHT})
     if job.zero == 0:
         return Ddp(emitter, costs, network, job.buckets, late=late, micro_batches=micro_batches)
@@ -79,6 +81,7 @@ def data_parallel(
             made=operators.made_gradients(),
             averaged=job.mesh.dp_replicate * job.mesh.fsdp > 1,
             casts=operators.weight_casts(),
+            copies=_copies(job.pipeline, stage),
         )
     if job.zero == 2:
         sizes = [share.elements for group in layout.groups for share in group.trained]
@@ -94,3 +97,11 @@ def data_parallel(
         scaled_shards=scaled,
         post_forward_ranks=job.mesh.post_forward,
     )
+
+
+def _copies(pipeline: Pipeline, stage: int) -> tuple[int, int] | None:
+    """The two stages that hold the layers of *stage*, the lower one first."""
+    if not pipeline.mirrored:
+        return None
+    low, high = sorted((stage, pipeline.mirror(stage)))
+    return low, high

@@ -60,6 +60,7 @@ class LayerCode:
         self._loose = frozenset(number for rerun in reruns for number in rerun.stretch.loose)
         self._scratch = [_temporaries(step, step.workspace_bytes) for step in steps]
         self._backward_scratch = [_temporaries(step, step.backward_workspace_bytes) for step in steps]
+        self._waiting: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
 
     def forward(self, tag: str, *, first: Iterable[Allocation] = ()) -> None:
         """Write the forward pass, with what autograd keeps of it. The first task also takes *first*."""
@@ -77,9 +78,9 @@ class LayerCode:
             done = () if number in self._loose or self._forward.hands_over(number) else (output.key,)
         self._free(*done)
 
-    def backward(self, tag: str, gradients: Gradients) -> None:
+    def backward(self, tag: str, gradients: Gradients, *, later: bool = False) -> None:
         """Write the backward pass, from the last operator to the first, and what runs again within it. *gradients* of
-        the weights used are taken.
+        the weights used are taken; those that are matmuls are left to `weights`, if they come *later*.
         """
         alive: tuple[str, ...] = ()
         if self._offload is not None:
@@ -89,15 +90,19 @@ class LayerCode:
             step = self._steps[number]
             if self._offload is not None:
                 self._offload.fetch(_saved(tag, number), step.name, step.saved_kind, self._offload.on_device(step))
+            parted = step.parted if later else None
             before = self._steps[max(number - 1, 0)]
-            gradient = allocation(f"{tag}.grad.{number}", step.output_kind, before.output_bytes)
+            kind = "saved activations" if later and before.parted else step.output_kind
+            gradient = allocation(f"{tag}.grad.{number}", kind, before.output_bytes)
             scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._backward_scratch[number])
-            made = gradients(step.weights)
+            made = [] if parted else gradients(step.weights)
             takes = [*made, *(() if step.gradient_in_place else (gradient,)), scratch]
             takes = self._go_round(step, step.rounds_back, takes)
-            self._run(step, step.backward, step.moves_back, takes, blocks_host=False)
+            self._run(step, parted.inputs if parted else step.backward, step.moves_back, takes, blocks_host=False)
             self._free(*(item.key for item in made if item.kind == "workspace"))
             saved = self._used_up(tag, number)
+            if parted:
+                saved, alive = self._put_off(tag, number, saved, alive)
             if step.gradient_in_place:
                 self._free(scratch.key, *alive)
                 alive = saved
@@ -121,6 +126,27 @@ class LayerCode:
             held.append(f"{tag}.out.{number - 1}")
         on_card = tuple(key for key in held if self._emitter.holds(key))
         self._offload.put(_saved(tag, number), step.name, self._offload.of_step(step), on_card)
+
+    def weights(self, tag: str, gradients: Gradients) -> None:
+        """Write the matmuls for gradients of weights that the backward pass has left."""
+        for number, kept in self._waiting.pop(tag, []):
+            step = self._steps[number]
+            assert step.parted is not None
+            made = gradients(step.weights)
+            self._emitter.compute(step.name, step.kind, step.parted.weights, allocates=made)
+            self._free(*(item.key for item in made if item.kind == "workspace"), *kept)
+
+    def _put_off(
+        self, tag: str, number: int, saved: tuple[str, ...], alive: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Keep what the gradient of an operator's weights is made of, its input and the gradient of its result.
+
+        Returns what is left to free of what is *saved* and *alive*.
+        """
+        read = {f"{each}.{name}" for each in (tag, _again(tag)) for name in (f"saved.{number}", f"out.{number - 1}")}
+        kept = tuple(key for key in (*saved, *alive) if self._emitter.holds(key) and (key in read or key in alive))
+        self._waiting.setdefault(tag, []).append((number, kept))
+        return tuple(key for key in saved if key not in kept), ()
 
     def _used_up(self, tag: str, number: int) -> tuple[str, ...]:
         """What nobody needs behind the backward pass of an operator."""

@@ -21,8 +21,8 @@ from dataclasses import replace
 from simulator.model.architecture import GroupedAttention
 from simulator.model.operator import Kernel, Operator, Workload
 from simulator.program.fsdp import COMPUTE_BYTES
+from simulator.program.step import MATMULS
 
-_MATMULS = ("gemm", "grouped_gemm")
 _OWN_LINEAR = ("router",)
 """Linear layers that are not Transformer Engine's."""
 
@@ -70,7 +70,7 @@ def unread_gradients(operators: Iterable[Operator]) -> list[float]:
         for operator in operators
         if operator.name not in _OWN_LINEAR
         for kernel in operator.backward_weight
-        if kernel.kind in _MATMULS
+        if kernel.kind in MATMULS
     }
     return sorted(float(COMPUTE_BYTES * rows * columns) for rows, columns in shapes)
 
@@ -81,4 +81,4 @@ def gather_buffer_bytes(workload: Workload, hidden: int) -> float:
 
 
 def _has_matmul(operator: Operator) -> bool:
-    return any(kernel.kind in _MATMULS for kernel in operator.backward_weight)
+    return any(kernel.kind in MATMULS for kernel in operator.backward_weight)

@@ -27,7 +27,7 @@ def ownership(job: Job, groups: tuple[ShardGroup, ...]) -> Ownership:
     hidden = _by_axis(groups) if whole else {}
     matrices = [m for stacks, ranks in hidden.values() for m in (fullest_share(stacks, ranks) if job.zero else stacks)]
     tensors = [
-        Owned(_part(job.zero, share, group.ranks), share.matrix is not None)
+        Owned(_part(job.zero, share, group.ranks * job.pipeline.copies), share.matrix is not None)
         for group in groups
         for share in group.trained
         if not (whole and job.zero == 1 and share.matrix is not None)

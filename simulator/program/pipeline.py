@@ -28,6 +28,15 @@ class Pipeline:
         return self.stages if self.mirrored else self.stages * self.chunks
 
     @property
+    def copies(self) -> int:
+        """Stages that hold each layer."""
+        return 2 if self.mirrored else 1
+
+    def mirror(self, stage: int) -> int:
+        """The stage that holds the same layers, where they are mirrored."""
+        return self.stages - 1 - stage
+
+    @property
     def round(self) -> int:
         """Micro-batches after which a filled pipeline does the same again."""
         if self.mirrored:
@@ -37,7 +46,7 @@ class Pipeline:
     def virtual(self, stage: int, chunk: int) -> int:
         """The virtual stage that is *chunk* of *stage*."""
         if self.mirrored:
-            return self.stages - 1 - stage if chunk else stage
+            return self.mirror(stage) if chunk else stage
         return chunk * self.stages + stage
 
     def is_first(self, stage: int, chunk: int) -> bool:

@@ -129,8 +129,10 @@ class StageWriter:
                 chunk.loss.forward(f"{micro_batch} loss")
             self._send("forward", micro_batch, number)
 
-    def backward(self, micro_batch: int, number: int = 0) -> None:
-        """All layers of a chunk backward, recomputed where asked for."""
+    def backward(self, micro_batch: int, number: int = 0, *, later: bool = False) -> None:
+        """All layers of a chunk backward, recomputed where asked for; matmuls for gradients of their weights may come
+        *later*.
+        """
         emitter, sharding, chunk = self._emitter, self._sharding, self._code.chunks[number]
         emitter.micro_batch = micro_batch
         with emitter.at(phase="backward"):
@@ -144,7 +146,7 @@ class StageWriter:
                 prediction.loss.backward(f"{micro_batch} loss {ahead}", partial(sharding.gradients, self._root))
         for position, place in reversed(list(enumerate(chunk.places))):
             with emitter.at(phase="backward", layer=self._layers[place]):
-                self._layer_backward(chunk, position, place, micro_batch)
+                self._layer_backward(chunk, position, place, micro_batch, later=later)
         with emitter.at(phase="backward"):
             if chunk.embedding is not None:
                 chunk.embedding.backward(f"{micro_batch} embedding", partial(sharding.gradients, self._root))
@@ -154,6 +156,15 @@ class StageWriter:
                 sharding.reshard(self._root)
                 sharding.reduce(self._root)
             sharding.finish_backward()
+
+    def weights(self, micro_batch: int, number: int = 0) -> None:
+        """The gradients of weights that a backward pass has left."""
+        emitter = self._emitter
+        emitter.micro_batch = micro_batch
+        for place in reversed(self._code.chunks[number].places):
+            unit = self._units[place]
+            with emitter.at(phase="backward", layer=self._layers[place]):
+                self._code.layers[place].weights(f"{micro_batch} {unit.name}", partial(self._sharding.gradients, unit))
 
     def update(self, write: Callable[[], None]) -> int:
         """Update the parameters, as *write* does, once every gradient is reduced. Returns where that begins."""
@@ -204,13 +215,15 @@ class StageWriter:
         if self._job.reshard_after_forward:
             sharding.reshard(unit)
 
-    def _layer_backward(self, chunk: ChunkCode, position: int, place: int, micro_batch: int) -> None:
+    def _layer_backward(
+        self, chunk: ChunkCode, position: int, place: int, micro_batch: int, *, later: bool = False
+    ) -> None:
         sharding, unit, prediction = self._sharding, self._units[place], chunk.prediction(place)
         tag = f"{micro_batch} {unit.name}"
         if self._job.reshard_after_forward:
             sharding.unshard(unit, keep_buffers=False)
             self._gather_ahead(chunk.places, position, -1)
-        self._code.layers[place].backward(tag, partial(sharding.gradients, unit))
+        self._code.layers[place].backward(tag, partial(sharding.gradients, unit), later=later)
         if prediction is not None:
             prediction.embedding.backward(f"{tag} embedding", partial(sharding.gradients, self._root))
         self._emitter.release(*(item.key for item in self._kept_inputs(place, tag)))

@@ -13,6 +13,7 @@ from simulator.program.costs import Costs, Priced, adapters_of
 from simulator.program.expert_load import LayerLoad
 from simulator.program.network import Network, Transfer
 
+MATMULS = ("gemm", "grouped_gemm")
 EXCHANGES = ("dispatch", "dispatch_weights", "combine")
 
 
@@ -38,6 +39,14 @@ class Round:
     compute: Priced
     move: Transfer | None
     """None between ranks that are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A backward pass in two, the second of which may come later."""
+
+    inputs: Priced
+    weights: Priced
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,8 @@ class Step:
     """The gradient of its input is the tensor that it saves."""
     matrices: tuple[float, ...] = ()
     """Bytes of the weights that its products multiply with, which autograd keeps for the gradient of their input."""
+    parted: Parted | None = None
+    """Its backward pass, where the gradients of its weights are matmuls."""
 
     @property
     def output_kind(self) -> str:
@@ -114,11 +125,13 @@ class Pricer:
         rest = replace(
             operator, forward=operator.forward[len(rounds) :], backward=operator.backward[len(rounds_back) :]
         )
+        inputs, weights = self._costs.backward_parts(rest, carried, self._tokens, rows, trained=self._all_trained)
+        multiplies = any(kernel.kind in MATMULS for kernel in operator.backward_weight)
         return Step(
             name=operator.name,
             kind=_kind(operator),
             forward=self._costs.forward(rest, carried, self._tokens, rows),
-            backward=self._costs.backward(rest, carried, self._tokens, rows, trained=self._all_trained),
+            backward=inputs if weights is None else inputs + weights,
             output_bytes=operator.output_bytes * (load.own_rows if load and operator.name == "combine" else per_row),
             workspace_bytes=operator.workspace_bytes * per_row,
             backward_workspace_bytes=operator.backward_workspace_bytes * per_row,
@@ -136,6 +149,7 @@ class Pricer:
             rounds_back=rounds_back,
             gradient_in_place=operator.gradient_in_place,
             matrices=_matrices(operator, rows.shape[-1] if rows is not None else 0),
+            parted=Parted(inputs, weights) if weights is not None and multiplies else None,
         )
 
     def _rounds(self, operator: Operator, *, back: bool) -> tuple[Round, ...]:

@@ -99,16 +99,18 @@ class _Stage:
     def program(self, micro_batches: int) -> StageProgram:
         """The stage's passes in the schedule's order, then the update."""
         job, emitter = self._job, Emitter(self._costs.launch_ns, self._costs.looped_launch_ns)
-        sharding = data_parallel(job, emitter, self._costs, self._network, self._layout, self._operators, micro_batches)
+        sharding = data_parallel(
+            job, emitter, self._costs, self._network, self._layout, self._operators, micro_batches, self._number
+        )
         writer = StageWriter(job, self._layout, self._code(emitter), emitter, sharding, self._network)
         ends = {}
-        order = schedules()[job.schedule]
-        for direction, micro_batch, chunk in order(self._number, job.mesh.pp, micro_batches, job.pipeline.chunks):
-            if direction == "forward":
-                writer.forward(micro_batch, chunk)
+        for one in schedules()[job.schedule](self._number, job.mesh.pp, micro_batches, job.pipeline.chunks):
+            write = {"forward": writer.forward, "weights": writer.weights}.get(one.direction)
+            if write is not None:
+                write(one.micro_batch, one.chunk)
             else:
-                writer.backward(micro_batch, chunk)
-                ends[micro_batch] = emitter.last
+                writer.backward(one.micro_batch, one.chunk, later=one.direction == "inputs")
+            ends[one.micro_batch] = emitter.last
         update = Update(emitter, self._costs, self._network, job.optimizer, self._layout.ownership)
         birth = writer.update(partial(rules()[job.optimizer.name].write, update))
         held, rebuilt = self._operators.held(), sharding.rebuilt(self._layout.resident)

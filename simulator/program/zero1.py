@@ -38,7 +38,8 @@ class Zero1(WholeParameters):
 
     *reduce_bytes* and *stored_bytes*: of an element of the buffer, and of a parameter that is updated. *made*: weights
     whose gradients are tensors for a moment. *averaged*: whether several ranks share the batch. *casts*: the passes
-    over weights that make the fp8 copies which the next step multiplies with.
+    over weights that make the fp8 copies which the next step multiplies with. *copies*: two stages that hold the same
+    layers, the lower one first, one of which this is; each owns half of what it would own alone.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Zero1(WholeParameters):
         made: Set[str],
         averaged: bool,
         casts: Sequence[Kernel] = (),
+        copies: tuple[int, int] | None = None,
     ) -> None:
         self._emitter = emitter
         self._costs = costs
@@ -63,6 +65,7 @@ class Zero1(WholeParameters):
         self._made = made
         self._averaged = averaged
         self._casts = casts
+        self._copies = copies
 
     def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
         """Gradients that are tensors until they are in the buffer; the others go straight into it."""
@@ -87,6 +90,7 @@ class Zero1(WholeParameters):
         for axis, elements in self._trained().items():
             self._collective("reduce_scatter", axis, elements * self._reduce_bytes, REDUCE)
             self._collective("all_reduce", "dp_replicate", elements * self._reduce_bytes / self._ranks(axis), REDUCE)
+            self._swap("gradients", axis, elements * self._reduce_bytes / self._ranks(axis))
         if self._reduce_bytes != FP32_BYTES:
             traffic = owned * (self._reduce_bytes + FP32_BYTES)
             self._pass("widen gradients", "cast_up", traffic, launches=self._tensors())
@@ -102,6 +106,7 @@ class Zero1(WholeParameters):
             traffic = self._layout.ownership.elements * (self._stored_bytes + width)
             self._pass("copy parameters", "cast_down", traffic, launches=recast)
         for axis, size in self._gathered().items():
+            self._swap("parameters", axis, size / self._ranks(axis))
             self._collective("all_gather", axis, size, GATHER)
         for kernel in self._casts:
             self._emitter.compute("cast weights", kernel.kind, self._costs.price(kernel))
@@ -119,6 +124,14 @@ class Zero1(WholeParameters):
             deps = (self._emitter.last,)
             position = self._emitter.transfer(f"{operation} {axis}", stream, operation, transfer, deps=deps)
             self._emitter.await_(position)
+
+    def _swap(self, what: str, axis: str, size: float) -> None:
+        """Halves of shards of *size* bytes between the copies, both ways at once."""
+        if self._copies is None:
+            return
+        transfer = self._network.hand_over(size / 2, f"{what} {axis} {self._copies}", *self._copies)
+        deps = (self._emitter.last,)
+        self._emitter.await_(self._emitter.transfer(f"swap {what}", REDUCE, transfer.kind, transfer, deps=deps))
 
     def _tensors(self) -> int:
         """Tensors that are trained."""

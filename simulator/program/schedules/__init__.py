@@ -11,11 +11,17 @@ from typing import Literal, NamedTuple
 
 
 class Pass(NamedTuple):
-    """A pass of a micro-batch through one chunk of a stage."""
+    """A pass of a micro-batch through one chunk of a stage.
 
-    direction: Literal["forward", "backward"]
+    A backward pass makes all gradients, or it is two: first those of inputs, with what of weights is not a matmul, and
+    later those of weights.
+    """
+
+    direction: Literal["forward", "backward", "inputs", "weights"]
     micro_batch: int
     chunk: int = 0
+    paired: bool = False
+    """Whether it runs together with the pass behind it, which is of another micro-batch."""
 
 
 Schedule = Callable[[int, int, int, int], list[Pass]]
@@ -33,8 +39,8 @@ def in_flight(passes: Iterable[Pass]) -> tuple[int, ...]:
     """Micro-batches of each chunk that are between forward and backward pass, when they are most in all."""
     alive: Counter[int] = Counter()
     most: tuple[int, ...] = ()
-    for direction, _, chunk in passes:
-        alive[chunk] += 1 if direction == "forward" else -1
+    for one in passes:
+        alive[one.chunk] += {"forward": 1, "weights": 0}.get(one.direction, -1)
         if alive.total() > sum(most):
             most = tuple(alive[number] for number in range(max(alive) + 1))
     return most
