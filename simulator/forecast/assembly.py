@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from simulator.forecast.attention import attention_problems
 from simulator.forecast.errors import Refused
 from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
@@ -22,11 +23,10 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.degraded import degrade
 from simulator.hardware.library import build_cluster, load_fabric, load_node
 from simulator.hardware.staging import staged
-from simulator.model.architecture import Architecture, GroupedAttention, MixtureOfExperts
+from simulator.model.architecture import Architecture, MixtureOfExperts
 from simulator.model.config import read_architecture
 from simulator.model.context import context_problems
 from simulator.model.operator import Workload
-from simulator.model.operators.grouped_attention import has_unfused_core
 from simulator.model.parameters import layer_parameters
 from simulator.model.split import split_problems
 from simulator.parallel.folding import Folding, apart, fold
@@ -62,6 +62,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     cluster = _cluster(scenario, folder)
     problems = refused or [
         *_problems(scenario, architecture),
+        *attention_problems(scenario, architecture, cluster.accelerator),
         *_exchange_problems(scenario, architecture, scale_up_domain(cluster)),
         *float8_problems(scenario, architecture, cluster.accelerator),
     ]
@@ -214,7 +215,6 @@ def _routing(
 def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _expert_problems(scenario, architecture)
     yield from _lora_problems(scenario, architecture)
-    yield from _attention_problems(scenario, architecture)
     yield from image_problems(scenario, architecture)
     yield from packing_problems(scenario)
     yield from recompute_problems(scenario, architecture)
@@ -296,23 +296,3 @@ def _lora_problems(scenario: Scenario, architecture: Architecture) -> Iterator[s
         if target not in roles:
             known = sorted(roles & {"attention", "mlp", "shared_expert", "latent", "routed_expert"})
             yield f"training.lora.targets: {architecture.model_type} has no {target} weights; it has {', '.join(known)}"
-
-
-def _attention_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
-    """What rules out attention over scores in memory, and dropout."""
-    training, model = scenario.training, architecture.model_type
-    if training.dropout and any(layer.hyper_connections > 1 for layer in architecture.layers):
-        yield f"training.dropout: {model} has parallel residual streams, which know none; leave it out"
-    if training.attention == "flash":
-        return
-    mixers = [layer.mixer for layer in architecture.layers if layer.mixer is not None]
-    others = sorted({m.kind.replace("_", " ") for m in mixers if not isinstance(m, GroupedAttention)})
-    known = "training.attention: unfused is known of plainly causal grouped attention"
-    if others:
-        yield f"{known}, {model} has {' and '.join(others)}; allowed: flash"
-    if not all(has_unfused_core(mixer) for mixer in mixers if isinstance(mixer, GroupedAttention)):
-        yield f"{known}, {model} has windows, chunks or sinks; allowed: flash"
-    if training.execution != "fused":
-        yield f"training.execution: found {training.execution}; attention: unfused is part of fused, allowed: that"
-    if scenario.parallel.cp > 1:
-        yield f"parallel.cp: found {scenario.parallel.cp}, but attention: unfused splits no sequence; allowed: 1"

@@ -254,8 +254,12 @@ class Training(Section):
     float8: Float8 | None = Field(
         None, description="Present: linear layers of the decoder multiply in fp8, as it says."
     )
-    attention: Literal["flash", "unfused"] = Field(
-        "flash", description="flash: one kernel; unfused: products and a softmax over scores in memory, as Megatron-LM."
+    attention: Literal["flash", "flash2", "unfused"] = Field(
+        "flash",
+        description=(
+            "flash: one kernel, the best of the accelerator; flash2: FlashAttention-2 on a part that has faster ones; "
+            "unfused: products and a softmax over scores in memory, as Megatron-LM."
+        ),
     )
     context_parallel: Literal["all_gather", "all_to_all", "ring"] = Field(
         "all_gather",

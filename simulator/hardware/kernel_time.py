@@ -22,6 +22,9 @@ SPREAD_OF_SCALING = 0.2
 """Attained GEMM shares of parts that were all measured (A100 87 %, H100 80 %, B200 78 %, GB200 73 %, MI355X 62 % of
 dense bf16, stas00/ml-engineering) lie about a fifth apart: what carrying a share over may miss."""
 
+_CORES = frozenset({"attention", "flash2"})
+"""Kinds whose shape is (heads, head_dim, length)."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
@@ -71,7 +74,8 @@ def kernel_time(
 ) -> KernelTime:
     """Price one launch of a kernel of *kind*, or many at once where *flops* and *bytes* are arrays.
 
-    *shape* is (m, n, k) of a gemm as executed, (n, k) of a grouped gemm, (heads, head_dim, length) of attention.
+    *shape* is (m, n, k) of a gemm as executed, (n, k) of a grouped gemm, (heads, head_dim, length) of attention
+    and of FlashAttention-2 (flash2).
     *rows*, for a grouped gemm, are the rows of each expert along the last axis: padding and small experts cost what
     they cost. *weight_gradient* says that a grouped gemm makes an (n, k) gradient for each expert, out of its rows.
     A kernel timed *alone* runs faster than within a step, where the part is at its power limit. No work takes no time.
@@ -107,7 +111,7 @@ def _curves(accelerator: Accelerator, kind: str) -> tuple[Curve, ...]:
 
 
 def _pick(ask: _Ask, series: tuple[S, ...]) -> S:
-    head_dim = ask.shape[1] if ask.kind == "attention" and len(ask.shape) == 3 else None
+    head_dim = ask.shape[1] if ask.kind in _CORES and len(ask.shape) == 3 else None
     return pick(series, ask.dtype, backward=ask.backward, head_dim=head_dim, weight_gradient=ask.weight_gradient)
 
 

@@ -17,7 +17,7 @@ from simulator.model.float8 import Float8
 Execution = Literal["eager", "compiled", "fused"]
 """How operators run: framework kernels one by one, element-wise ones fused by a compiler, or a hand-fused stack."""
 
-Attention = Literal["flash", "unfused"]
+Attention = Literal["flash", "flash2", "unfused"]
 """Whether softmax attention is one kernel, or products and a softmax over scores in memory."""
 
 Context = Literal["all_gather", "all_to_all", "ring"]

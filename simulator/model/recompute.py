@@ -194,7 +194,7 @@ def _always_kept(operator: Operator, stack: Stack) -> bool:
     if operator.name in ("dispatch", "combine"):
         return stack.exchanges
     scatters = any(c.operation == "reduce_scatter" and c.axis == "tp" for c in operator.forward_collectives)
-    return scatters or any(kernel.kind == "attention" for kernel in operator.forward)
+    return scatters or any(kernel.kind in ("attention", "flash2") for kernel in operator.forward)
 
 
 def _is_product(operator: Operator, keep: Keep) -> bool:

@@ -52,7 +52,7 @@ OTHER = Group("other", "#B4B9BD", (), "other")
 GROUPS = (
     Group("matrix multiply", "#0072B2", ("gemm",)),
     Group("expert matrix multiply", "#56B4E9", ("grouped_gemm",)),
-    Group("attention", "#009E73", ("attention", "kda", "scan", "conv", "indexer", "sparse_attention")),
+    Group("attention", "#009E73", ("attention", "flash2", "kda", "scan", "conv", "indexer", "sparse_attention")),
     Group("element-wise", "#7D8B96", MEMORY_BOUND),
     Group("loss, optimizer", "#CC79A7", ("loss", "optimizer", "optimizer_foreach", "optimizer_8bit")),
     Group("expert all-to-all", "#D55E00", ("all_to_all",), "wire"),

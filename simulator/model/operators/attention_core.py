@@ -49,6 +49,11 @@ class AttentionShape:
         return self.heads * self.v_dim
 
 
+def core_kind(workload: Workload) -> str:
+    """The kind of kernel that attention is: each generation of it has rates of its own."""
+    return "flash2" if workload.attention == "flash2" else "attention"
+
+
 def causal_pairs(lengths: tuple[int, ...]) -> int:
     """Query-key pairs of causal attention within each of *lengths* tokens: L (L + 1) / 2 each."""
     return sum(length * (length + 1) // 2 for length in lengths)
@@ -122,7 +127,7 @@ def _backward(lane: Lane, workload: Workload, shape: AttentionShape, pairs: floa
     around = 4 if shape.kv_heads < shape.heads else 2
     return (
         _kernel(lane, workload, shape, flops, 2 * inputs + output + 2 * statistics + sums),
-        Kernel("attention", 0.0, 0.0, dtype=lane.dtype, launches=around),
+        Kernel(core_kind(workload), 0.0, 0.0, dtype=lane.dtype, launches=around),
     )
 
 
@@ -133,4 +138,4 @@ def _inputs(lane: Lane, workload: Workload, shape: AttentionShape) -> float:
 
 def _kernel(lane: Lane, workload: Workload, shape: AttentionShape, flops: float, moved_bytes: float) -> Kernel:
     length = max(workload.sequence_lengths)
-    return Kernel("attention", flops, moved_bytes, (shape.heads, shape.qk_dim, length), lane.dtype)
+    return Kernel(core_kind(workload), flops, moved_bytes, (shape.heads, shape.qk_dim, length), lane.dtype)

@@ -16,7 +16,12 @@ causal attention over n tokens, whatever part of the pairs it leaves out.
 from __future__ import annotations
 
 from simulator.model.operator import Collective, Kernel, Operator, Saved, Workload
-from simulator.model.operators.attention_core import ATTENTION_OUTPUT, ATTENTION_STATISTICS, AttentionShape
+from simulator.model.operators.attention_core import (
+    ATTENTION_OUTPUT,
+    ATTENTION_STATISTICS,
+    AttentionShape,
+    core_kind,
+)
 from simulator.model.operators.lane import FP32_BYTES, Lane, pointwise, token_lane
 
 _LAUNCHES_AROUND = 4
@@ -37,7 +42,7 @@ def ring_attention(workload: Workload, shape: AttentionShape) -> Operator:
     return Operator(
         "ring_attention",
         forward=(*_steps(workload, shape), *_corrections(steps, kv, out, statistics)),
-        backward=(*_steps(workload, shape, backward=True), *_sums(steps, q, kv)),
+        backward=(*_steps(workload, shape, backward=True), *_sums(steps, q, kv, core_kind(workload))),
         saved=(
             lane.saved("query", shape.query),
             lane.saved("key", shape.key),
@@ -73,7 +78,11 @@ def _steps(workload: Workload, shape: AttentionShape, *, backward: bool = False)
         if backward:
             moved += queries + keys + statistics + lane.count * shape.query * FP32_BYTES
         return Kernel(
-            "attention", 2.0 * shape.heads * dims * pairs, moved, (shape.heads, shape.qk_dim, max(own)), lane.dtype
+            core_kind(workload),
+            2.0 * shape.heads * dims * pairs,
+            moved,
+            (shape.heads, shape.qk_dim, max(own)),
+            lane.dtype,
         )
 
     first = kernel(sum(n * (n + 1) / 2 for n in own), 2 * half)
@@ -92,12 +101,12 @@ def _corrections(steps: int, kv: float, out: float, statistics: float) -> tuple[
     )
 
 
-def _sums(steps: int, q: float, kv: float) -> tuple[Kernel, ...]:
+def _sums(steps: int, q: float, kv: float, kind: str) -> tuple[Kernel, ...]:
     """Keys and values into the travelling buffer; each step's gradients joined, and added but for the first ones."""
     return (
         pointwise(2 * kv, kind="copy"),
         pointwise(steps * 2 * kv, kind="cat", launches=steps),
         pointwise(2 * (q + kv), kind="copy", launches=2),
         pointwise((steps - 1) * 3 * (q + kv), launches=2 * (steps - 1)),
-        Kernel("attention", 0.0, 0.0, launches=_LAUNCHES_AROUND * steps),
+        Kernel(kind, 0.0, 0.0, launches=_LAUNCHES_AROUND * steps),
     )
