@@ -7,6 +7,7 @@ links busy. Sizes are those of the whole buffer: what a gather ends with, a redu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
@@ -104,16 +105,24 @@ class Run(Record):
 
         Shorter messages take as long as the shortest; longer ones go on at the rate of the last stretch.
         """
-        sizes, seconds = np.array(self.points).T
+        sizes, seconds = self._columns
         size = np.asarray(message_bytes, float)
-        beyond_s = np.maximum(size - sizes[-1], 0.0) * self._last_slope()
+        beyond_s = np.maximum(size - sizes[-1], 0.0) * self._last_slope
         return np.asarray(np.interp(size, sizes, seconds) + beyond_s)
 
+    @cached_property
     def bytes_per_s(self) -> float:
         """The best rate of buffer bytes met in any message."""
-        sizes, seconds = np.array(self.points).T
-        return float(max((sizes / seconds).max(), 1.0 / self._last_slope()))
+        sizes, seconds = self._columns
+        return float(max((sizes / seconds).max(), 1.0 / self._last_slope))
 
+    @cached_property
+    def _columns(self) -> tuple[Floats, Floats]:
+        """Sizes and seconds of the points."""
+        sizes, seconds = np.array(self.points).T
+        return sizes, seconds
+
+    @cached_property
     def _last_slope(self) -> float:
         """Seconds a byte beyond the last point; where noise makes that stretch free, those of the point itself."""
         (size, seconds), (last, last_seconds) = self.points[-2:]
@@ -157,7 +166,7 @@ class Timed(Record):
     @property
     def best_share(self) -> float:
         """The most that a group of any size attains."""
-        return max(self._on_wire(run) * run.bytes_per_s() / self.bandwidth for run in self.runs)
+        return max(self._on_wire(run) * run.bytes_per_s / self.bandwidth for run in self.runs)
 
     def share_at(self, ranks: ArrayLike, domain: int, message_bytes: ArrayLike) -> Floats:
         """Bus bandwidth over link rate beyond the latency, interpolated on log ranks; *domain* bounds the groups."""
@@ -180,12 +189,12 @@ class Timed(Record):
         return passes(self.operation) * (run.ranks - 1) / run.ranks
 
     def _seconds(self, run: Run, size: Floats) -> Floats:
-        return run.seconds(size) + size / run.bytes_per_s() * (self.bandwidth / self.links - 1.0)
+        return run.seconds(size) + size / run.bytes_per_s * (self.bandwidth / self.links - 1.0)
 
     def _busy_s(self, run: Run, size: Floats) -> Floats:
         """All of the time but the shortest message's, and no less than the bytes need at the best rate."""
         shortest = self._seconds(run, np.asarray(run.points[0][0]))
-        at_best = size / run.bytes_per_s() * (self.bandwidth / self.links)
+        at_best = size / run.bytes_per_s * (self.bandwidth / self.links)
         return np.maximum(self._seconds(run, size) - shortest, at_best)
 
 

@@ -87,6 +87,7 @@ class LayerPrices:
         self._shared = cache(lambda tp, etp: share_model(job.architecture, tp, etp))
         self._exchange = cache(self._lay_exchange)
         self._routed = cache(self._price_routed)
+        self._routed_plan = cache(self._plan_routed)
 
     def tokens(self, edges: npt.NDArray[np.int64], tp: int, cp: int, sequences: int, recompute: int) -> Passes:
         """What runs over a rank's own tokens, for stages between *edges*; *recompute* counts as in a split."""
@@ -178,22 +179,31 @@ class LayerPrices:
             make = replace(layer, index=0, mixer=None, residual_blocks=0)
             alike.setdefault((make, whole[self._place[layer.index]]), []).append(layer.index)
         for (make, wholly), indices in alike.items():
-            listed = listed_operators(self._job.architecture, make, workload)
-            present = [op for op in listed if ep > 1 or not op.expert_parallel_only]
-            plan = self._plan([present], recompute, exchanges=ep > 1)
-            routed = tuple(
-                _Routed(op, plan.runs_again(n), _reruns(plan, n), _is_loose(plan, n))
-                for n, op in enumerate(plan.operators)
-                if op.rows == "routed"
-            )
-            copies = tuple(s.restore for s in plan.stretches if s.restore and s.restore.rows == "routed")
-            stops = plan.stops_early and not wholly
+            routed, copies, early, keeps_input = self._routed_plan(make, tp, cp, sequences, etp, recompute, ep > 1)
+            stops = early and not wholly
             passes = self._routed(routed, copies, tuple(indices), workload.sent_tokens, ep, etp, stops)
             at = [self._place[index] for index in indices]
             forward[:, at], backward[:, at], again[:, at] = passes.forward, passes.backward, passes.again
             saved[at], busy[:, at] = passes.saved, passes.busy
-            restored[at] = passes.restored if plan.keeps_input else 0.0
+            restored[at] = passes.restored if keeps_input else 0.0
         return Passes(forward, backward, again, saved, restored, busy)
+
+    def _plan_routed(
+        self, make: Layer, tp: int, cp: int, sequences: int, etp: int, recompute: Recompute, exchanges: bool
+    ) -> tuple[tuple[_Routed, ...], tuple[Operator, ...], bool, bool]:
+        """Routed operators of a layer like *make*, copies of their results, whether running again stops early and
+        whether the layer's input is kept.
+        """
+        listed = listed_operators(self._job.architecture, make, self._workload(tp, cp, etp, sequences))
+        present = [op for op in listed if exchanges or not op.expert_parallel_only]
+        plan = self._plan([present], recompute, exchanges=exchanges)
+        routed = tuple(
+            _Routed(op, plan.runs_again(n), _reruns(plan, n), _is_loose(plan, n))
+            for n, op in enumerate(plan.operators)
+            if op.rows == "routed"
+        )
+        copies = tuple(s.restore for s in plan.stretches if s.restore and s.restore.rows == "routed")
+        return routed, copies, plan.stops_early, plan.keeps_input
 
     def sent_tokens(self, tp: int, cp: int, sequences: int) -> int:
         """Tokens that a rank sends to experts."""

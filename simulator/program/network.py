@@ -53,6 +53,7 @@ class Network:
         self._cluster = cluster
         self._placement = placement
         self._mesh = mesh
+        self._known: dict[tuple[str, str, float], Transfer | None] = {}
 
     def ring(self, operation: Operation, axis: str, gathered_bytes: float | Amounts) -> Transfer | None:
         """An all-gather or reduce-scatter of *gathered_bytes* in all, or an all-reduce of as many, along *axis*.
@@ -152,7 +153,18 @@ class Network:
         return self._exchanged(axis, self._placement.shuffle_loads(axis, held_bytes), latency_s, away, held_bytes)
 
     def collective(self, asked: LayerCollective, size: float | Amounts) -> Transfer | None:
-        """A collective of the layer's operators, of *size* bytes in all; None where its groups have one member."""
+        """A collective of the layer's operators, of *size* bytes in all; None where its groups have one member.
+
+        Most layers are alike, so what one number of bytes takes is remembered.
+        """
+        if isinstance(size, np.ndarray):
+            return self._collective(asked, size)
+        key = (asked.operation, asked.axis, size)
+        if key not in self._known:
+            self._known[key] = self._collective(asked, size)
+        return self._known[key]
+
+    def _collective(self, asked: LayerCollective, size: float | Amounts) -> Transfer | None:
         if asked.operation == "all_to_all":
             return self._even_exchange(asked.axis, size)
         if asked.operation == "send" or asked.operation == "relay":
