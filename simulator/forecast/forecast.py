@@ -117,25 +117,35 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
 
 def _where_time_goes(job: Job, step: SimulatedStep) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
     """Seconds by part of the step, and by kind and grade of what was priced: means over all ranks."""
+    parts, priced = _told(job, step)
+    if step.shorter is not None:
+        # Each further micro-batch adds what those added by which one run is longer than the other.
+        less_parts, less_priced = _told(job, step.shorter)
+        times = step.more / (step.simulated - step.shorter.simulated)
+        parts = {part: value + times * (value - less_parts[part]) for part, value in parts.items()}
+        priced = {key: value + times * (value - less_priced.get(key, 0.0)) for key, value in priced.items()}
+        parts["pipeline_bubble_s"] += step.step_ns / 1e9 - sum(parts.values())
+    return parts, priced
+
+
+def _told(job: Job, step: SimulatedStep) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
+    """The same of what one run simulated, and without a pipeline of what its typical micro-batch stands for."""
     weight = job.folding.ranks / job.mesh.ranks
+    more = step.more if job.mesh.pp == 1 else 0
     parts: dict[str, float] = {}
     priced: dict[tuple[str, str], float] = {}
     for program, recording in zip(step.programs, step.recordings, strict=True):
         found = attribute(program.tasks, recording, step.simulated, step.simulated_ns)
         for part, slots in found.parts.items():
-            parts[part] = parts.get(part, 0.0) + _whole_step_s(slots, step, weight)
+            parts[part] = parts.get(part, 0.0) + _seconds(slots, more, step.typical, weight)
         for key, slots in found.priced.items():
-            priced[key] = priced.get(key, 0.0) + _whole_step_s(slots, step, weight)
-    if step.more and job.mesh.pp > 1:
-        # The bubble is what is left: it does not grow with micro-batches, so no micro-batch stands for it.
-        parts["pipeline_bubble_s"] += step.step_ns / 1e9 - sum(parts.values())
+            priced[key] = priced.get(key, 0.0) + _seconds(slots, more, step.typical, weight)
     return parts, priced
 
 
-def _whole_step_s(slots: npt.NDArray[np.int64], step: SimulatedStep, weight: npt.NDArray[np.float64]) -> float:
-    """Weighted seconds in all slots, typical micro-batches standing for those that were extrapolated."""
-    typical = slots[step.typical.start : step.typical.stop].sum(axis=0) / len(step.typical)
-    total = slots.sum(axis=0) + step.more * typical
+def _seconds(slots: npt.NDArray[np.int64], more: int, typical: range, weight: npt.NDArray[np.float64]) -> float:
+    """Weighted seconds in all slots, typical micro-batches standing for *more* ones that were extrapolated."""
+    total = slots.sum(axis=0) + more * slots[typical.start : typical.stop].sum(axis=0) / len(typical)
     return float((total * weight).sum() / 1e9)
 
 

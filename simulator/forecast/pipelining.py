@@ -12,9 +12,13 @@ _LATER_WEIGHTS = ("zb_h1", "dualpipe")
 
 
 def schedule_of(scenario: Scenario) -> str:
-    """The file of `schedules/` that it runs: 1F1B over several virtual stages is interleaved."""
+    """The file of `schedules/` that it runs: 1F1B over several virtual stages is interleaved, or combined in pairs."""
     asked = scenario.training.pipeline_schedule
-    return "interleaved" if asked == "1f1b" and scenario.parallel.virtual_pipeline > 1 else asked
+    if asked != "1f1b":
+        return asked
+    if scenario.training.overlap_exchanges:
+        return "combined"
+    return "interleaved" if scenario.parallel.virtual_pipeline > 1 else asked
 
 
 def pipeline_of(scenario: Scenario) -> Pipeline:
@@ -42,6 +46,7 @@ def pipeline_problems(scenario: Scenario, layers: int) -> Iterator[str]:
         yield from _later_weight_problems(scenario, asked)
     if asked == "dualpipe":
         yield from _mirror_problems(scenario)
+    yield from _overlap_problems(scenario, asked)
 
 
 def _interleaving_problems(scenario: Scenario, asked: str) -> Iterator[str]:
@@ -69,6 +74,27 @@ def _later_weight_problems(scenario: Scenario, asked: str) -> Iterator[str]:
         yield f"{found}, and zero {training.zero} reduces them layer by layer; allowed: zero 1"
     if training.lora is not None:
         yield f"{found}, and LoRA has none of base weights; allowed: 1f1b, gpipe"
+
+
+def _overlap_problems(scenario: Scenario, asked: str) -> Iterator[str]:
+    split, training = scenario.parallel, scenario.training
+    if training.delay_weight_gradients and not training.overlap_exchanges:
+        yield "training.delay_weight_gradients: found true without overlap_exchanges, whose exchanges they run beside"
+    if training.delay_weight_gradients and training.lora is not None:
+        yield "training.delay_weight_gradients: found true, and LoRA has none of base weights; allowed: false"
+    if not training.overlap_exchanges:
+        return
+    where = "training.overlap_exchanges: found true"
+    if split.ep == 1:
+        yield f"{where}, but ep is 1 and nothing is exchanged; allowed: false, or ep above 1"
+    if training.zero != 1:
+        yield f"{where}, which is simulated for parameters that ranks hold whole; allowed: zero 1"
+    if asked not in ("1f1b", "dualpipe"):
+        yield f"{where}, and {asked} has no pairs of passes; allowed: pipeline_schedule 1f1b or dualpipe"
+    elif asked == "1f1b" and split.pp > 1 and split.virtual_pipeline == 1:
+        yield f"{where}, and pairs of unlike micro-batches need virtual stages; allowed: virtual_pipeline above 1"
+    if training.offload.activations:
+        yield f"{where}, and copies of activations beside it are not simulated; allowed: no offload"
 
 
 def _mirror_problems(scenario: Scenario) -> Iterator[str]:

@@ -275,6 +275,16 @@ class Training(Section):
             "hierarchical: once to each node, and over the links inside to its ranks (DeepEP)."
         ),
     )
+    overlap_exchanges: bool = Field(
+        False,
+        description=(
+            "Exchanges among experts beside the other pass, a forward and a backward one of different micro-batches at "
+            "a time (Megatron-LM's overlap_moe_expert_parallel_comm, DualPipe)."
+        ),
+    )
+    delay_weight_gradients: bool = Field(
+        False, description="With that: gradients of weights beside exchanges, too (delay_wgrad_compute)."
+    )
     sequence_parallel: bool = Field(
         True, description="With tp: norms and residuals on a share of the tokens; False: on all, with all-reduces."
     )

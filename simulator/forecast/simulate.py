@@ -38,6 +38,8 @@ class SimulatedStep:
     """Time of each micro-batch beyond the simulated ones."""
     round: int = 1
     """Micro-batches after which a filled pipeline does the same again."""
+    shorter: SimulatedStep | None = None
+    """Of a pipeline that was extrapolated: the run with fewer micro-batches, which tells what further ones add."""
 
     @property
     def simulated_ns(self) -> int:
@@ -56,14 +58,9 @@ class SimulatedStep:
 
     @property
     def typical(self) -> range:
-        """The micro-batches that stand for those beyond the simulated ones: the last one that another one follows, or
-        the round in the middle, where several go together and the last ones drain the pipeline.
-        """
-        if self.round > 1 and self.more:
-            middle = self.simulated // self.round // 2 * self.round
-            return range(middle, middle + self.round)
+        """The micro-batches that stand for those beyond the simulated ones: the last round that another one follows."""
         last = max(1, self.simulated - 1)
-        return range(last - 1, last)
+        return range(max(0, last - self.round), last)
 
 
 def simulate(
@@ -117,7 +114,7 @@ def _pipeline(run: Callable[[int], SimulatedStep], lowering: TrainingStep, micro
     if micro_batches <= filled + more:
         return run(micro_batches)
     shorter, longer = run(filled), run(filled + more)
-    return replace(longer, period_ns=(longer.simulated_ns - shorter.simulated_ns) // more)
+    return replace(longer, period_ns=(longer.simulated_ns - shorter.simulated_ns) // more, shorter=shorter)
 
 
 def _periods(program: StageProgram, recording: Recording) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -103,6 +103,25 @@ class Emitter:
         task.releases = (*task.releases, *keys)
         for key in keys:
             del self._held[key]
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        """What the next task of the compute stream will wait for."""
+        return self._awaited
+
+    def wait_instead(self) -> tuple[int, ...]:
+        """What the next task of the compute stream would wait for: now another task that it waits for does."""
+        awaited, self._awaited = self._awaited, ()
+        return awaited
+
+    def reorder(self, first: int, positions: Sequence[int]) -> None:
+        """Put the tasks from *first* on in the order of *positions*."""
+        new = {position: first + place for place, position in enumerate(positions)}
+        moved = [self.tasks[position] for position in positions]
+        for task in moved:
+            task.deps = tuple(new.get(dep, dep) for dep in task.deps)
+        self.tasks[first:] = moved
+        self._awaited = tuple(new.get(dep, dep) for dep in self._awaited)
 
     def holds(self, key: str) -> bool:
         """Whether *key* is allocated."""

@@ -43,6 +43,10 @@ class Job:
     """Of gradients, under DDP and ZeRO-2."""
     schedule: str
     pipeline: Pipeline
+    weaves: bool
+    """Whether exchanges among experts run beside the other pass of a pair."""
+    fills: bool
+    """Whether gradients of weights run beside exchanges there, too."""
     frozen_bytes: int
     reduce_bytes: int
     reshard_after_forward: bool

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
+from typing import Literal
 
 import numpy as np
 
@@ -23,6 +25,8 @@ from simulator.program.step import Round, Step
 
 STREAMS = {"ep": "all_to_all", "etp": "tp"}
 """Stream of a communicator's transfers where it has not its own name."""
+Later = Literal["never", "beside exchanges", "in a pass"]
+"""When matmuls for gradients of weights come: at once, beside the layer's next exchange, in a pass of their own."""
 Gradients = Callable[[tuple[str, ...]], list[Allocation]]
 """The gradients that a backward pass over the weights of these names allocates."""
 _HAIR = 1e-6
@@ -78,11 +82,12 @@ class LayerCode:
             done = () if number in self._loose or self._forward.hands_over(number) else (output.key,)
         self._free(*done)
 
-    def backward(self, tag: str, gradients: Gradients, *, later: bool = False) -> None:
+    def backward(self, tag: str, gradients: Gradients, *, later: Later = "never") -> None:
         """Write the backward pass, from the last operator to the first, and what runs again within it. *gradients* of
-        the weights used are taken; those that are matmuls are left to `weights`, if they come *later*.
+        the weights used are taken; those that are matmuls may come *later*.
         """
         alive: tuple[str, ...] = ()
+        fill = partial(self.weights, tag, gradients) if later == "beside exchanges" else None
         if self._offload is not None:
             self._offload.fetch(_input(tag), "layer input", "saved activations")
         for number in reversed(range(len(self._steps))):
@@ -90,15 +95,15 @@ class LayerCode:
             step = self._steps[number]
             if self._offload is not None:
                 self._offload.fetch(_saved(tag, number), step.name, step.saved_kind, self._offload.on_device(step))
-            parted = step.parted if later else None
+            parted = step.parted if later != "never" else None
             before = self._steps[max(number - 1, 0)]
-            kind = "saved activations" if later and before.parted else step.output_kind
+            kind = "saved activations" if later != "never" and before.parted else step.output_kind
             gradient = allocation(f"{tag}.grad.{number}", kind, before.output_bytes)
             scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._backward_scratch[number])
             made = [] if parted else gradients(step.weights)
             takes = [*made, *(() if step.gradient_in_place else (gradient,)), scratch]
             takes = self._go_round(step, step.rounds_back, takes)
-            self._run(step, parted.inputs if parted else step.backward, step.moves_back, takes, blocks_host=False)
+            self._run(step, parted.inputs if parted else step.backward, step.moves_back, takes, meanwhile=fill)
             self._free(*(item.key for item in made if item.kind == "workspace"))
             saved = self._used_up(tag, number)
             if parted:
@@ -110,6 +115,8 @@ class LayerCode:
                 self._free(scratch.key, *alive, *saved)
                 alive = (gradient.key,)
         self._free(*alive, *(f"{tag}.result.{number}" for number in sorted(self._loose)))
+        if fill is not None:
+            fill()
 
     def _send_off(self, tag: str, number: int, first: Sequence[Allocation]) -> None:
         """Copy to the host what the step at *number* keeps, and behind the *first* one the layer's input if it is kept.
@@ -199,7 +206,7 @@ class LayerCode:
         """Copy what was made again to where its readers look for it; both are there for a while."""
         held = allocation(_held(tag, rerun), "workspace", restore.output_bytes)
         back = tensors(_restored(tag, rerun), restore.saved_kind, restore.saved.tensors)
-        self._run(restore, restore.forward, (), [held, back], blocks_host=False)
+        self._run(restore, restore.forward, (), [held, back])
 
     def _output(self, tag: str, number: int, keeping: Keeping) -> Allocation:
         step = self._steps[number]
@@ -215,21 +222,36 @@ class LayerCode:
         self._free(scratch.key, *done)
 
     def _run(
-        self, step: Step, priced: Priced, moves: tuple[Transfer, ...], takes: list[Allocation], *, blocks_host: bool
+        self,
+        step: Step,
+        priced: Priced,
+        moves: tuple[Transfer, ...],
+        takes: list[Allocation],
+        *,
+        blocks_host: bool = False,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
+        """Write one direction of a step; *meanwhile* writes what runs beside its transfers."""
         emitter = self._emitter
         if not step.communicates:
             emitter.compute(step.name, step.kind, priced, allocates=takes)
             return
-        position = emitter.compute(f"{step.name} ready", "copy", priced, allocates=[] if moves else takes)
-        if moves and blocks_host:
-            emitter.block_host()
+        idle = not np.any(priced.duration_ns) and not priced.launches
+        if moves and idle and emitter.awaited and not blocks_host:
+            # One transfer behind another: nothing to compute stands between them.
+            deps = emitter.wait_instead()
+        else:
+            deps = (emitter.compute(f"{step.name} ready", "copy", priced, allocates=[] if moves else takes),)
+            if moves and blocks_host:
+                emitter.block_host()
         for move in moves:
             stream = STREAMS.get(move.collective.communicator, move.collective.communicator)
-            position = emitter.transfer(step.name, stream, move.kind, move, deps=(position,), allocates=takes)
+            deps = (emitter.transfer(step.name, stream, move.kind, move, deps=deps, allocates=takes),)
             takes = []
+        if meanwhile is not None:
+            meanwhile()
         if moves:
-            emitter.await_(position)
+            emitter.await_(*deps)
 
     def _go_round(self, step: Step, rounds: tuple[Round, ...], takes: list[Allocation]) -> list[Allocation]:
         """Write *rounds*, the first of which takes what the operator *takes*; return what is left to take."""

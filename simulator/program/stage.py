@@ -13,7 +13,7 @@ from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.expert_load import LayerLoad
 from simulator.program.image_code import ImageCode
 from simulator.program.job import Job
-from simulator.program.layer_code import LayerCode
+from simulator.program.layer_code import Later, LayerCode
 from simulator.program.layout import Layout
 from simulator.program.network import Network, Transfer
 from simulator.program.rebuilt import Rebuilt
@@ -129,7 +129,7 @@ class StageWriter:
                 chunk.loss.forward(f"{micro_batch} loss")
             self._send("forward", micro_batch, number)
 
-    def backward(self, micro_batch: int, number: int = 0, *, later: bool = False) -> None:
+    def backward(self, micro_batch: int, number: int = 0, *, later: Later = "never") -> None:
         """All layers of a chunk backward, recomputed where asked for; matmuls for gradients of their weights may come
         *later*.
         """
@@ -216,7 +216,7 @@ class StageWriter:
             sharding.reshard(unit)
 
     def _layer_backward(
-        self, chunk: ChunkCode, position: int, place: int, micro_batch: int, *, later: bool = False
+        self, chunk: ChunkCode, position: int, place: int, micro_batch: int, *, later: Later = "never"
     ) -> None:
         sharding, unit, prediction = self._sharding, self._units[place], chunk.prediction(place)
         tag = f"{micro_batch} {unit.name}"

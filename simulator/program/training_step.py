@@ -26,16 +26,17 @@ from simulator.program.expert_load import LayerLoad, layer_load
 from simulator.program.host_memory import HostMemory
 from simulator.program.image_code import ImageCode, image_code
 from simulator.program.job import Job
-from simulator.program.layer_code import LayerCode, Rerun
+from simulator.program.layer_code import Later, LayerCode, Rerun
 from simulator.program.layout import lay_out
 from simulator.program.network import Network, scale_up_domain
 from simulator.program.optimizers import rules
-from simulator.program.schedules import enough, schedules
+from simulator.program.schedules import Pass, enough, schedules
 from simulator.program.set_up import set_up
 from simulator.program.stage import ChunkCode, PredictionCode, StageCode, StageProgram, StageWriter
 from simulator.program.stage_operators import StageOperators
 from simulator.program.step import Pricer, Step
 from simulator.program.update import Update
+from simulator.program.weaving import woven
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +104,14 @@ class _Stage:
             job, emitter, self._costs, self._network, self._layout, self._operators, micro_batches, self._number
         )
         writer = StageWriter(job, self._layout, self._code(emitter), emitter, sharding, self._network)
-        ends = {}
+        ends: dict[int, int] = {}
+        first: int | None = None
         for one in schedules()[job.schedule](self._number, job.mesh.pp, micro_batches, job.pipeline.chunks):
-            write = {"forward": writer.forward, "weights": writer.weights}.get(one.direction)
-            if write is not None:
-                write(one.micro_batch, one.chunk)
-            else:
-                writer.backward(one.micro_batch, one.chunk, later=one.direction == "inputs")
+            begins = len(emitter.tasks)
+            self._write(writer, one, beside=first is not None)
+            if first is not None:
+                emitter.reorder(first, woven(emitter.tasks, first, begins))
+            first = begins if one.paired and job.weaves else None
             ends[one.micro_batch] = emitter.last
         update = Update(emitter, self._costs, self._network, job.optimizer, self._layout.ownership)
         birth = writer.update(partial(rules()[job.optimizer.name].write, update))
@@ -126,6 +128,17 @@ class _Stage:
             layout=self._layout,
             loads=self._loads,
         )
+
+    def _write(self, writer: StageWriter, one: Pass, *, beside: bool) -> None:
+        """Write a pass, which may run *beside* the one before."""
+        if one.direction == "forward":
+            writer.forward(one.micro_batch, one.chunk)
+        elif one.direction == "weights":
+            writer.weights(one.micro_batch, one.chunk)
+        else:
+            put_off = "beside exchanges" if beside and self._job.fills else "never"
+            later: Later = "in a pass" if one.direction == "inputs" else put_off  # type: ignore[assignment]
+            writer.backward(one.micro_batch, one.chunk, later=later)
 
     def _code(self, emitter: Emitter) -> StageCode:
         job, until, chunks = self._job, 0, []

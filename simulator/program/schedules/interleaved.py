@@ -15,6 +15,11 @@ NAME = "interleaved"
 
 def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass]:
     """Passes of *stage*: a forward pass and a backward pass in turn, twice as far apart as in 1F1B."""
+    return in_turn(stage, stages, micro_batches, chunks)
+
+
+def in_turn(stage: int, stages: int, micro_batches: int, chunks: int, *, sooner: int = 0) -> list[Pass]:
+    """The same, with so many forward passes more before the first backward one."""
     turns = [
         (m, chunk)
         for first in range(0, micro_batches, stages)
@@ -23,4 +28,4 @@ def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass
     ]
     forward = [Pass("forward", m, chunk) for m, chunk in turns]
     backward = [Pass("backward", m, chunks - 1 - chunk) for m, chunk in turns]
-    return one_and_one(forward, backward, 2 * (stages - stage - 1) + (chunks - 1) * stages)
+    return one_and_one(forward, backward, 2 * (stages - stage - 1) + (chunks - 1) * stages + sooner)

@@ -1,0 +1,22 @@
+"""Interleaved 1F1B whose forward and backward passes run together in pairs, as Megatron-LM combines them.
+
+One more forward pass comes first, so that the two of a pair are of different micro-batches
+(`overlap_moe_expert_parallel_comm`, `combined_1f1b.py`). One stage of one chunk has pairs as well.
+"""
+
+from __future__ import annotations
+
+from simulator.program.schedules import Pass
+from simulator.program.schedules.interleaved import in_turn
+
+NAME = "combined"
+
+
+def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass]:
+    """Passes of *stage*: each forward pass that a backward pass follows runs together with it."""
+    passes = in_turn(stage, stages, micro_batches, chunks, sooner=1)
+    behind = [*passes[1:], None]
+    return [
+        one._replace(paired=one.direction == "forward" and after is not None and after.direction == "backward")
+        for one, after in zip(passes, behind, strict=True)
+    ]
