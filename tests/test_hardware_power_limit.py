@@ -1,4 +1,4 @@
-"""Kernels of a B200 at its power limit, beside the timings that say what is left of their rate there."""
+"""Kernels of parts at their power limit, beside the timings that say what is left of their rate there."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from simulator.hardware.library import load_accelerator
 
 B200 = load_accelerator("b200-sxm", Path())
 SIMUMAX = load_accelerator("b200-sxm-simumax", Path())
+H100_500W = load_accelerator("h100-sxm-96g-hbm2e", Path())
 
 LONG_PRODUCTS = [  # m, k, n, attained share of 2,250 TFLOP/s
     (16384, 8192, 128256, 0.4852),
@@ -33,12 +34,15 @@ LONG_PRODUCTS = [  # m, k, n, attained share of 2,250 TFLOP/s
 """MooreThreads/SimuMax@4dcaae5, b200_bf16_ceperm.json: products of 28 TFLOP and more, a hundred times back to back."""
 
 
+def product_s(part, m, k, n, dtype="bf16"):
+    size = 2 if dtype == "bf16" else 1
+    traffic = size * (m * k + k * n) + 2 * m * n
+    return float(kernel_time(part, "gemm", 2 * m * k * n, traffic, (m, n, k), dtype).seconds)
+
+
 def test_products_that_ran_for_seconds_take_as_long_on_the_whole_and_none_is_a_twelfth_off():
     measured = [2 * m * k * n / (2250e12 * share) for m, k, n, share in LONG_PRODUCTS]
-    priced = [
-        float(kernel_time(SIMUMAX, "gemm", 2 * m * k * n, 2 * (m * k + k * n + m * n), (m, n, k)).seconds)
-        for m, k, n, _ in LONG_PRODUCTS
-    ]
+    priced = [product_s(SIMUMAX, m, k, n) for m, k, n, _ in LONG_PRODUCTS]
     assert min(measured) > 2.6e-2
     assert sum(priced) == pytest.approx(sum(measured), rel=0.002)
     assert all(p == pytest.approx(m, rel=0.08) for p, m in zip(priced, measured, strict=True))
@@ -56,3 +60,35 @@ def test_attention_within_a_step_keeps_what_a_long_run_of_it_keeps():
 @pytest.mark.parametrize(("elements", "measured_s"), [(2**16, 2.044e-6), (2**28, 156.563e-6)])
 def test_a_map_over_half_precision_values(elements, measured_s):
     assert float(kernel_time(B200, "elementwise", 0, 4 * elements).seconds) == pytest.approx(measured_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "dtype", "measured_s"),
+    [
+        (8192, 8192, 8192, "bf16", 1.879e-3),
+        (65536, 7168, 8192, "bf16", 13.383e-3),
+        (65536, 8192, 3584, "bf16", 7.044e-3),
+        (8192, 8192, 8192, "fp8/rowwise", 0.977e-3),
+        (65536, 7168, 8192, "fp8/rowwise", 7.108e-3),
+        (65536, 8192, 3584, "fp8/rowwise", 3.372e-3),
+        (16384, 8192, 7168, "bf16", 3.57e-3),
+        (16384, 3584, 8192, "bf16", 1.59e-3),
+        (16384, 8192, 7168, "fp8", 1.39e-3),
+        (16384, 3584, 8192, "fp8", 7.45e-4),
+    ],
+)
+def test_products_on_an_h100_that_is_limited_to_500_w(m, k, n, dtype, measured_s):
+    assert product_s(H100_500W, m, k, n, dtype) == pytest.approx(measured_s, rel=0.07)
+
+
+@pytest.mark.parametrize(
+    ("part", "m", "n", "k", "measured_flops_per_s"),
+    [
+        ("mi300x", 10240, 15360, 8192, 668.4e12),
+        ("mi325x", 13312, 10240, 8192, 784.9e12),
+        ("mi355x", 12288, 8192, 8192, 1565e12),
+    ],
+)
+def test_the_best_products_of_instinct_parts(part, m, n, k, measured_flops_per_s):
+    seconds = product_s(load_accelerator(part, Path()), m, k, n)
+    assert 2 * m * n * k / seconds == pytest.approx(measured_flops_per_s, rel=0.01)

@@ -45,7 +45,7 @@ HELD = {
     ("simumax", RESERVED): (22, 0.047, 0.060),
     ("stas00", THROUGHPUT): (1, 0.071, 0.071),
     ("stas00", RESERVED): (1, 0.093, 0.093),
-    ("torchao", THROUGHPUT): (6, 0.971, 1.429),
+    ("torchao", THROUGHPUT): (6, 0.818, 1.203),
     ("torchao", RESERVED): (6, 0.079, 0.163),
     ("torchtitan", THROUGHPUT): (5, 0.130, 0.602),
     ("torchtitan", RESERVED): (5, 0.033, 0.073),
