@@ -46,7 +46,12 @@ def test_behaviours_copy_what_is_theirs() -> None:
 
 
 def test_a_sweep_shares_the_memory_with_the_other_cards() -> None:
-    assert host(cards=8).sweep("cpu_optimizer", 6.14e9).duration_ns.tolist() == [100_000_000]
+    assert host(cards=8).sweep("cpu_optimizer", 6.14e9, threads=12).duration_ns.tolist() == [100_000_000]
+
+
+def test_few_cores_do_not_fill_the_memory() -> None:
+    assert host(cards=8).sweep("cpu_optimizer", 1.86e9, threads=1).duration_ns.tolist() == [100_000_000]
+    assert host(cards=8).sweep("cpu_optimizer", 3.72e9, threads=2).duration_ns.tolist() == [100_000_000]
 
 
 def both_ways(bytes_out: float, bytes_in: float) -> list[int]:
@@ -67,7 +72,7 @@ def test_both_directions_at_once_get_less_than_their_sum() -> None:
 def test_cores_and_copies_share_the_memory() -> None:
     # The sweep alone fills the memory. One card's copy asks 55.06 of 491.2 GB/s: each goes at 1 / 1.112 of its speed.
     memory, emitter = host(), Emitter(0)
-    emitter.transfer("sweep", CORES, "cpu_optimizer", memory.sweep("cpu_optimizer", 49.12e9), deps=())
+    emitter.transfer("sweep", CORES, "cpu_optimizer", memory.sweep("cpu_optimizer", 49.12e9, threads=96), deps=())
     emitter.transfer("out", COPY_OUT, COPY_OUT, memory.out(5.506e9), deps=())
     (found,) = Simulation(Part(emitter.tasks, 1)).run()
     assert found.end_ns[1, 0] == pytest.approx(1e8 * (1 + 55.06 / 491.2), rel=1e-3)

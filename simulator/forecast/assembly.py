@@ -13,7 +13,7 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
-from simulator.forecast.offloading import offload_of, offload_problems
+from simulator.forecast.offloading import core_problems, offload_of, offload_problems
 from simulator.forecast.packing import packing_problems, sequence_lengths
 from simulator.forecast.pipelining import pipeline_of, pipeline_problems, schedule_of
 from simulator.forecast.recomputation import recompute_of, recompute_problems
@@ -65,6 +65,9 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         *attention_problems(scenario, architecture, cluster.accelerator),
         *_exchange_problems(scenario, architecture, scale_up_domain(cluster)),
         *float8_problems(scenario, architecture, cluster.accelerator),
+        *core_problems(
+            offload_of(scenario.training), cluster.node, min(cluster.accelerators, cluster.node.accelerators)
+        ),
     ]
     if problems:
         raise Refused(problems)
@@ -106,7 +109,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         fills=training.delay_weight_gradients,
         frozen_bytes=BYTES["bf16"],
         buckets=_buckets(training),
-        reduce_bytes=BYTES[training.fsdp.reduce_dtype] if training.zero in (1, 3) else BYTES["bf16"],
+        reduce_bytes=_reduce_bytes(training),
         reshard_after_forward=bool(training.fsdp.reshard_after_forward),
         made_whole=training.fsdp.made == "whole",
         prefetch=training.fsdp.prefetch,
@@ -189,6 +192,12 @@ def _optimizer(training: Training) -> Optimizer:
     stored = BYTES["fp32" if asked.master_weights else "bf16"]
     moment = BYTES[asked.state_dtype] if asked.name in _PLAIN_MOMENTS else 0
     return Optimizer(asked.name, stored, moment, foreach=asked.implementation == "foreach")
+
+
+def _reduce_bytes(training: Training) -> int:
+    """Of an element of a gradient while it is summed; DeepSpeed sums in bf16."""
+    deepspeed = training.zero == 2 or (training.zero == 3 and training.offload.optimizer)
+    return BYTES[training.fsdp.reduce_dtype] if training.zero in (1, 3) and not deepspeed else BYTES["bf16"]
 
 
 def _buckets(training: Training) -> Buckets:

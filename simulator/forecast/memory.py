@@ -17,6 +17,7 @@ from simulator.forecast.reserved import reserve
 from simulator.forecast.timeline import MemoryCurve, TellingRank
 from simulator.hardware.cluster import Cluster
 from simulator.parallel.folding import Folding
+from simulator.program.host_memory import OF_THE_HOST
 from simulator.program.stage import StageProgram
 
 CONTEXT_BYTES = 0.82e9
@@ -132,7 +133,8 @@ def _ledgers(program: StageProgram, folding: Folding) -> dict[str, TierLedger]:
 
 def _context(program: StageProgram) -> Allocation:
     """Device memory that no allocator hands out."""
-    communicators = {task.collective.communicator for task in program.tasks if task.collective is not None}
+    transfers = (task.collective for task in program.tasks if task.collective is not None)
+    communicators = {one.communicator for one in transfers if one.communicator not in OF_THE_HOST}
     return Allocation("resident.context", "context", CONTEXT_BYTES + COMMUNICATOR_BYTES * len(communicators))
 
 

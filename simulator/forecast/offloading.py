@@ -6,21 +6,78 @@ from collections.abc import Iterator
 
 from simulator.forecast.recomputation import recompute_of
 from simulator.forecast.scenario import Scenario, Training
+from simulator.hardware.node import Node
 from simulator.program.offload import Offload
 
 _WHERE = "training.offload"
+_WHOLE_PASSES = ("1f1b", "gpipe")
 
 
 def offload_of(training: Training) -> Offload:
     """What *training* keeps in host memory."""
     asked = training.offload
-    return Offload(activations=asked.activations)
+    return Offload(asked.optimizer, asked.parameters, asked.activations, asked.threads)
 
 
 def offload_problems(scenario: Scenario) -> Iterator[str]:
     """Why the other settings have no such offload."""
+    yield from _update_problems(scenario.training)
     if scenario.training.offload.activations is not None:
         yield from _activation_problems(scenario)
+
+
+def core_problems(offload: Offload, node: Node, cards: int) -> Iterator[str]:
+    """Why *node*, of which *cards* are in use, has not the cores that *offload* works with."""
+    asked, cores = offload.threads * cards, node.cpu.cores.value
+    if offload.updated_on_host and asked > cores:
+        yield (
+            f"{_WHERE}.threads: found {offload.threads}, and threads({offload.threads}) * {cards} cards of a node = "
+            f"{asked}, but {node.name} has {cores} cores; nearest: {cores // cards}"
+        )
+
+
+def _update_problems(training: Training) -> Iterator[str]:
+    asked, optimizer, zero = training.offload, training.optimizer, training.zero
+    if not asked.optimizer and not asked.parameters:
+        if "threads" in asked.model_fields_set:
+            yield f"{_WHERE}.threads: there is nothing for the host's cores to update; leave it out"
+        return
+    if optimizer.name != "adamw":
+        yield f"{_WHERE}: found optimizer {optimizer.name}; the host's cores are known to run AdamW; allowed: adamw"
+    if asked.optimizer and asked.parameters:
+        yield f"{_WHERE}.optimizer: is with the parameters on the host anyway; leave it out, or parameters"
+    if asked.parameters and zero != 3:
+        yield f"{_WHERE}.parameters: is FSDP2's, found zero {zero}; allowed: zero 3"
+    elif asked.optimizer:
+        yield from _optimizer_problems(training)
+    if zero == 3:
+        yield from _sharded_problems(training)
+
+
+def _optimizer_problems(training: Training) -> Iterator[str]:
+    asked, optimizer, zero = training.offload, training.optimizer, training.zero
+    if zero not in (1, 3):
+        yield f"{_WHERE}.optimizer: is not simulated under zero {zero}; allowed: zero 1 or 3"
+    if zero == 3 and asked.optimizer != 1:
+        yield f"{_WHERE}.optimizer: found {asked.optimizer:g}, but under zero 3 it moves as a whole; allowed: 1"
+    if not optimizer.master_weights or optimizer.state_dtype != "fp32" or optimizer.implementation != "fused":
+        yield (
+            f"{_WHERE}.optimizer: the host updates fp32 master weights with fp32 states in one pass; allowed: "
+            "master_weights true, state_dtype fp32, implementation fused"
+        )
+
+
+def _sharded_problems(training: Training) -> Iterator[str]:
+    if training.float8 is not None and training.float8.all_gather:
+        yield f"{_WHERE}: scales of shards on the host are not simulated; allowed: float8 without all_gather"
+    if not isinstance(training.fsdp.reshard_after_forward, bool):
+        yield f"{_WHERE}: parts kept nearby are not simulated with shards on the host; allowed: true or false"
+    if training.fsdp.made == "whole":
+        yield "training.fsdp.made: shards on the host of a model made whole are not simulated; leave it out"
+    if training.overlap_exchanges:
+        yield f"{_WHERE}: shards are not moved beside two passes at once; allowed: overlap_exchanges false"
+    if training.offload.optimizer and "reduce_dtype" in training.fsdp.model_fields_set:
+        yield "training.fsdp.reduce_dtype: DeepSpeed reduces in bf16 and widens behind that; leave it out"
 
 
 def _activation_problems(scenario: Scenario) -> Iterator[str]:
@@ -30,6 +87,13 @@ def _activation_problems(scenario: Scenario) -> Iterator[str]:
         yield (
             f"{where}: found with selective recomputation, whose kept results are not offloaded; allowed: recompute "
             "none, full, or every"
+        )
+    if training.overlap_exchanges or training.delay_weight_gradients:
+        yield f"{where}: tensors come back pass by pass; allowed: overlap_exchanges and delay_weight_gradients false"
+    if training.pipeline_schedule not in _WHOLE_PASSES:
+        yield (
+            f"{where}: found pipeline_schedule {training.pipeline_schedule}, whose passes do not follow each other; "
+            f"allowed: {' or '.join(_WHOLE_PASSES)}"
         )
     if training.images is not None:
         yield f"{where}: what the vision tower keeps is not offloaded yet; leave it out, or images"

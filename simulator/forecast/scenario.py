@@ -198,6 +198,19 @@ class Recompute(Section):
 class Offload(Section):
     """What is kept in host memory. Pinned copies share the links and the memory of the node."""
 
+    optimizer: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0,
+        description=(
+            "Share of the optimizer's states that is there, updated by the host's cores. zero 1: any (Megatron-LM's "
+            "optimizer_offload_fraction); zero 3: 1, with the master weights (DeepSpeed's offload_optimizer)."
+        ),
+    )
+    parameters: bool = Field(
+        False, description="zero 3: shards of parameters, gradients and optimizer are there (CPUOffloadPolicy)."
+    )
+    threads: Annotated[int, Field(ge=1, le=1024)] = Field(
+        1, description="Cores that each rank's process updates with (OMP_NUM_THREADS); torchrun's own default is 1."
+    )
     activations: Literal["save_on_cpu", "streamed"] | None = Field(
         None,
         description=(

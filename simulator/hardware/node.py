@@ -97,6 +97,14 @@ class HostLink(Record):
     """What a copy takes beside the time of its bytes."""
 
 
+class Cpu(Record):
+    """The node's own processors."""
+
+    cores: Figure[Count]
+    core_bandwidth: Figure[BytesPerSecond]
+    """What a sweep of one core alone over host memory attains: bounded by the misses that it can have under way."""
+
+
 class Ddr(Record):
     """Host memory of the node."""
 
@@ -125,6 +133,7 @@ class Node(Record):
     scale_up: ScaleUp
     nic: Nic | None = None
     host_link: HostLink
+    cpu: Cpu
     ddr: Ddr
     nvme: Nvme | None = None
     notes: str = ""

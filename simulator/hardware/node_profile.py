@@ -26,7 +26,10 @@ from simulator.units import human_rate
 
 _LOWER = {"measured": "scaled", "datasheet": "assumed", "scaled": "scaled", "assumed": "assumed"}
 _UNITS = {
-    "B/s": {"bandwidth", "peer_bandwidth", "h2d", "d2h", "read", "write"},
+    "B/s": {
+        *("bandwidth", "peer_bandwidth", "core_bandwidth", "h2d", "d2h", "both", "pageable_h2d", "pageable_d2h"),
+        *("read", "write"),
+    },
     "B": {"capacity"},
     "s": {"latency", "start", "step", "bulk"},
 }
@@ -111,7 +114,8 @@ def _taken(record: Record, like: str, count: int) -> Block:
 def _entry(figure: Figure[Any], name: str, like: str, factor: float = 1.0, why: str = "not in the dump") -> Entry:
     unit = next((unit for unit, names in _UNITS.items() if name in names), "")
     source = f"{why}; as {like}: {figure.source}"
-    return Entry(written(figure.value * factor, unit), source, _LOWER[figure.grade])
+    value = figure.value if factor == 1.0 else figure.value * factor
+    return Entry(written(value, unit), source, _LOWER[figure.grade])
 
 
 def _lines(block: Block, indent: str = "") -> list[str]:

@@ -63,8 +63,10 @@ class MemoryBound:
         )
         held = np.stack([self._unsharded(one.elements[2:-1], edges) for one in counted])[which] * copies[:, None]
         optimizer, share = self._job.optimizer, 1 / ranks[:, None]
-        stored, moments = optimizer.stored_bytes, least_moment_bytes(optimizer)
-        sharded = (frozen * self._job.frozen_bytes + trained * (stored + moments)) * share
+        offload = self._job.offload
+        stored, moments = optimizer.stored_bytes, least_moment_bytes(optimizer) * (not offload.updated_on_host)
+        on_card = self._job.shard_bytes + moments
+        sharded = (frozen * self._job.frozen_bytes + trained * on_card) * share * (not offload.parameters)
         sharded += np.where(ranks[:, None] > 1, held * self._job.gathered_bytes, 0.0)
         master = stored if stored != COMPUTE_BYTES else 0
         whole = frozen * self._job.frozen_bytes + trained * (

@@ -14,6 +14,8 @@ from simulator.program.costs import Costs
 from simulator.program.ddp import Ddp
 from simulator.program.emitter import Emitter
 from simulator.program.fsdp import Fsdp
+from simulator.program.host_memory import HostMemory
+from simulator.program.host_shards import HostShards
 from simulator.program.job import Job
 from simulator.program.layout import Layout
 from simulator.program.network import Network
@@ -63,6 +65,7 @@ def data_parallel(
     network: Network,
     layout: Layout,
     operators: StageOperators,
+    host: HostMemory,
     micro_batches: int,
     stage: int = 0,
 ) -> DataParallel:
@@ -92,10 +95,11 @@ def data_parallel(
         emitter,
         costs,
         network,
-        stored_bytes=stored,
+        stored_bytes=job.shard_bytes,
         reduce_bytes=job.reduce_bytes,
         scaled_shards=scaled,
         post_forward_ranks=job.mesh.post_forward,
+        host=_host_shards(job, emitter, host),
     )
 
 
@@ -105,3 +109,11 @@ def _copies(pipeline: Pipeline, stage: int) -> tuple[int, int] | None:
         return None
     low, high = sorted((stage, pipeline.mirror(stage)))
     return low, high
+
+
+def _host_shards(job: Job, emitter: Emitter, host: HostMemory) -> HostShards | None:
+    """What brings shards from host memory or takes them there, where a job has any there."""
+    if not job.offload.updated_on_host:
+        return None
+    stored = job.optimizer.stored_bytes
+    return HostShards(emitter, host, job.offload, frozen_bytes=job.frozen_bytes, stored_bytes=stored)

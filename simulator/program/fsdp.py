@@ -22,6 +22,7 @@ from simulator.model.operator import Kernel
 from simulator.parallel.sharding import ShardGroup
 from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter, allocation, tensors
+from simulator.program.host_shards import HostShards
 from simulator.program.network import Network, Transfer
 from simulator.program.post_forward import PostForward
 from simulator.program.rebuilt import Rebuilt
@@ -49,6 +50,7 @@ class Fsdp:
         reduce_bytes: int,
         scaled_shards: Sequence[int] = (),
         post_forward_ranks: int = 1,
+        host: HostShards | None = None,
     ) -> None:
         self._emitter = emitter
         self._costs = costs
@@ -56,6 +58,7 @@ class Fsdp:
         self._stored_bytes = stored_bytes
         self._reduce_bytes = reduce_bytes
         self._scaled_shards = scaled_shards
+        self._host = host
         self._post_forward = PostForward(emitter, costs, post_forward_ranks)
         self._transfers: dict[tuple[str, str, float], Transfer | None] = {}
         self._gathers: dict[str, dict[int, str]] = {}
@@ -75,7 +78,10 @@ class Fsdp:
     def _gather(self, unit: Unit, *, ahead: bool) -> None:
         self._gathers[unit.name] = {}
         ready = self._copy_in(unit, ahead=ahead)
-        for group in self._copied(unit):
+        copied = self._copied(unit)
+        came = self._host.fetch(copied, unit.name) if self._host is not None else None
+        ready = (*ready, came[0]) if came is not None else ready
+        for group in copied:
             size = float(group.gathered_bytes)
             transfer = self._ring("all_gather", self._post_forward.axis(group), size)
             if transfer is not None:
@@ -89,6 +95,13 @@ class Fsdp:
                 if self._emitter.holds(cast.key):
                     self._emitter.release(cast.key)
                 self._gathers[unit.name][position] = buffer.key
+        if came is None:
+            return
+        position, shards = came
+        if self._gathers[unit.name]:
+            self._emitter.release(shards.key)
+        else:
+            self._gathers[unit.name][position] = shards.key
 
     def unshard(self, unit: Unit, *, keep_buffers: bool) -> None:
         """Wait for the all-gathers of *unit* and copy out. *keep_buffers* until the next unit does so (forward)."""
@@ -130,6 +143,8 @@ class Fsdp:
         self._finish_reductions()
         self._emitter.release(*self._spent)
         self._spent = []
+        if self._host is not None:
+            self._host.settle()
 
     def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
         """The unsharded gradients of *weights* of *unit*; what adds to one that exists is workspace for a moment."""
@@ -188,6 +203,9 @@ class Fsdp:
                 position = emitter.transfer(name, REDUCE, operation, transfer, deps=(position,), allocates=result)
                 result = []
         emitter.take(*result)
+        if self._host is not None:
+            on_host = self._host.take_gradient(group, position)
+            self._kept += [on_host] if on_host else []
         if emitter.holds(f"reduced.{group.name}"):
             emitter.release(f"reduced.{group.name}")
         self._reduces = [(position, key)]
@@ -212,7 +230,7 @@ class Fsdp:
         reduced = allocation(
             f"reduced.{group.name}", "reduce buffers", float(group.trained_shard * self._reduce_bytes), pool=REDUCE
         )
-        if self._emitter.holds(gradient.key):
+        if self._host is not None or self._emitter.holds(gradient.key):
             return [reduced]
         self._kept.append(gradient.key)
         return [gradient] if self._stored_bytes == self._reduce_bytes else [gradient, reduced]
@@ -273,7 +291,7 @@ class Fsdp:
 
     def _is_copied(self, group: ShardGroup) -> bool:
         """Whether the parameters are not simply resident as they are computed with."""
-        return group.ranks > 1 or bool(group.recast(self._stored_bytes))
+        return self._host is not None or group.ranks > 1 or bool(group.recast(self._stored_bytes))
 
     def _ring(self, operation: Operation, axis: str, size: float) -> Transfer | None:
         key = operation, axis, size

@@ -5,7 +5,8 @@ detour. Three kinds of links are shared: a card's link in each direction, the sa
 than the sum, and the node's memory, which all cards of the node use alike and at once. Wrong where they do not: then
 the memory is taken to be busier than it is.
 
-    seconds = copies * latency + max(bytes / rate of the link, cards * bytes / (memory bandwidth * share))
+    copies: seconds = copies * latency + max(bytes / rate of the link, cards * bytes / (memory bandwidth * share))
+    sweeps: seconds = max(bytes / (threads * rate of a core), cards * bytes / (memory bandwidth * share))
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ CORES = "cores"
 HOST_TIER = "ddr"
 _COPIES = "host copies"
 """Communicator of copies: each behaviour is a group of its own, so that nobody waits for anybody."""
+OF_THE_HOST = (_COPIES, CORES)
+"""Communicators that are none of a library's, and hold no buffers on the card."""
 
 
 class HostMemory:
@@ -38,6 +41,8 @@ class HostMemory:
         self._memory_bytes_per_s = cluster.node.ddr.bandwidth.value * cluster.node.ddr.share.value
         self._memory_grade = cluster.node.ddr.bandwidth.grade
         self._cards = min(cluster.accelerators, cluster.node.accelerators)
+        self._core_bytes_per_s = cluster.node.cpu.core_bandwidth.value
+        self._core_grade = cluster.node.cpu.core_bandwidth.grade
         self._behaviours = behaviours
 
     def out(self, size: Quantity, *, copies: int = 1, pinned: bool = True) -> Transfer:
@@ -48,10 +53,14 @@ class HostMemory:
         """The same from the host to its card."""
         return self._copy(COPY_IN, size, copies, self._link.h2d if pinned else self._link.pageable_h2d)
 
-    def sweep(self, kind: str, traffic: Quantity) -> Transfer:
-        """A pass of the cores over the node's memory, *traffic* bytes read and written for each card."""
-        busy_s = self._memory_s(traffic)
-        return self._transfer(kind, CORES, traffic, busy_s, {"host memory": busy_s}, self._memory_grade)
+    def sweep(self, kind: str, traffic: Quantity, threads: int) -> Transfer:
+        """A pass of *threads* cores for each card over the node's memory, *traffic* bytes read and written."""
+        memory_s, cores_s = (
+            self._memory_s(traffic),
+            np.asarray(traffic, np.float64) / (threads * self._core_bytes_per_s),
+        )
+        grade = self._core_grade if np.max(cores_s) > np.max(memory_s) else self._memory_grade
+        return self._transfer(kind, CORES, traffic, np.maximum(memory_s, cores_s), {"host memory": memory_s}, grade)
 
     def _copy(self, kind: str, size: Quantity, copies: int, rate: Figure[float]) -> Transfer:
         moved = np.asarray(size, np.float64)

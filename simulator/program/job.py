@@ -71,6 +71,11 @@ class Job:
         return None if self.routing is None else int(self.routing.placement.slots.shape[2])
 
     @property
+    def shard_bytes(self) -> int:
+        """Bytes of an element of a trained parameter's shard under FSDP: of bf16 where master weights are elsewhere."""
+        return 2 if self.zero == 3 and self.offload.optimizer else self.optimizer.stored_bytes
+
+    @property
     def gathered_bytes(self) -> int:
         """Bytes of an element of a parameter on its way between ranks, at least."""
         float8 = self.workload.float8

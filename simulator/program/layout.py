@@ -21,11 +21,13 @@ from simulator.parallel.sharding import ShardGroup, Share, shard_group
 from simulator.program.ddp import BUCKETS, bucket_sizes
 from simulator.program.emitter import tensors
 from simulator.program.fsdp import COMPUTE_BYTES
+from simulator.program.host_memory import host_memory, pinned
+from simulator.program.host_update import FP32_BYTES
 from simulator.program.job import Job
 from simulator.program.optimizers import rules
 from simulator.program.ownership import ownership
 from simulator.program.unit import Unit
-from simulator.program.update import Ownership
+from simulator.program.update import Ownership, share_out
 
 ROOT = "root"
 """Name of the unit of both ends of the model."""
@@ -49,6 +51,10 @@ class Layout:
     """What the first update adds for good: the optimizer's moments."""
     ownership: Ownership
     """What one rank updates."""
+    on_card: Ownership
+    """What of that its card updates ..."""
+    on_host: Ownership
+    """... and what the cores of its host."""
     copied_elements: int
     """Trained elements of its layers that every tp rank holds whole: their gradients are summed over tp."""
 
@@ -73,9 +79,22 @@ def lay_out(job: Job, stage: int) -> Layout:
     units = (*layers, root, *((vision,) if vision else ()))
     groups = tuple(group for unit in units for group in unit.groups)
     owned = ownership(job, groups)
+    on_card, on_host = share_out(owned, job.offload.updated_on_host)
     resident = tuple(_kept(_resident(job, groups, owned)))
-    born = tuple(_kept({("moments", "optimizer"): _moments(job, owned)}))
-    return Layout(layers, root, vision, resident, born, owned, _copied(job, stage, weights))
+    born = tuple(_kept({("moments", "optimizer"): _moments(job, on_card)}))
+    hosted = host_resident(job, groups, on_host)
+    away = tuple(_hosted({("moments on host", "optimizer"): _moments(job, on_host)}))
+    return Layout(
+        layers,
+        root,
+        vision,
+        (*resident, *hosted),
+        (*born, *away),
+        owned,
+        on_card,
+        on_host,
+        _copied(job, stage, weights),
+    )
 
 
 def _layer_weights(job: Job, model: Architecture, stage: int, tp: int) -> dict[str, tuple[Parameter, ...]]:
@@ -173,6 +192,33 @@ def _kept(sizes: dict[tuple[str, str], list[float]]) -> Iterator[Allocation]:
             yield tensors(f"resident.{name}", kind, tensor_bytes)
 
 
+def _hosted(sizes: dict[tuple[str, str], list[float]]) -> Iterator[Allocation]:
+    """The same in host memory."""
+    for (name, kind), tensor_bytes in sizes.items():
+        if sum(tensor_bytes):
+            yield host_memory(f"resident.{name}", kind, tensor_bytes)
+
+
+def host_resident(job: Job, groups: tuple[ShardGroup, ...], on_host: Ownership) -> Iterator[Allocation]:
+    """What a rank's process holds in host memory from the start.
+
+    Megatron-LM pins a copy of the master weights and of their gradients, tensor by tensor. FSDP2 pins the shards of all
+    parameters. DeepSpeed has the master weights in memory that is not pinned, and pins the share of the gradients
+    whole, in bf16 and in fp32 (`pin_memory: true`).
+    """
+    sizes = [tensor.elements * FP32_BYTES for tensor in on_host.tensors]
+    if job.offload.parameters:
+        shards = [share.shard * job.frozen_bytes for group in groups for share in group.frozen]
+        shards += [share.shard * job.optimizer.stored_bytes for group in groups for share in group.trained]
+        yield pinned("resident.parameters on host", "parameters", [float(size) for size in shards])
+    elif sizes and job.zero == 1:
+        yield pinned("resident.master weights on host", "optimizer", sizes)
+        yield pinned("resident.gradients on host", "gradients", sizes)
+    elif sizes:
+        yield host_memory("resident.master weights on host", "optimizer", sizes)
+        yield pinned("resident.gradients on host", "gradients", [sum(sizes), sum(sizes) / 2])
+
+
 def _resident(job: Job, groups: tuple[ShardGroup, ...], owned: Ownership) -> dict[tuple[str, str], list[float]]:
     """Bytes of each tensor that a rank holds from the start, by name and kind.
 
@@ -180,6 +226,8 @@ def _resident(job: Job, groups: tuple[ShardGroup, ...], owned: Ownership) -> dic
     ZeRO-1 beside its gradient buffer and shares of the master weights, ZeRO-2 beside its share of them.
     """
     frozen, trained = ([share for group in groups for share in getattr(group, name)] for name in ("frozen", "trained"))
+    if job.offload.parameters:
+        return {}
     if job.zero == 3:
         return {(f"parameters.{group.name}", "parameters"): tensor_bytes(job, group, whole=False) for group in groups}
     whole = [float(share.elements * job.frozen_bytes) for share in frozen]
@@ -206,7 +254,7 @@ def _in_model_order(groups: Iterable[ShardGroup]) -> list[Share]:
 def tensor_bytes(job: Job, group: ShardGroup, *, whole: bool) -> list[float]:
     """Bytes of each tensor of *group* in the format that FSDP2 stores: *whole* ones, or the shards of a rank."""
     stored = [(share, job.frozen_bytes) for share in group.frozen]
-    stored += [(share, job.optimizer.stored_bytes) for share in group.trained]
+    stored += [(share, job.shard_bytes) for share in group.trained]
     return [float((share.elements if whole else share.shard) * width) for share, width in stored]
 
 

@@ -24,6 +24,7 @@ from simulator.program.data_parallel import data_parallel
 from simulator.program.emitter import Emitter
 from simulator.program.expert_load import LayerLoad, layer_load
 from simulator.program.host_memory import HostMemory
+from simulator.program.host_update import HostUpdate
 from simulator.program.image_code import ImageCode, image_code
 from simulator.program.job import Job
 from simulator.program.layer_code import Later, LayerCode, Rerun
@@ -83,6 +84,7 @@ class _Stage:
         self._number = number
         levels = [level.size for level in job.cluster.levels]
         self._network = Network(job.cluster, Placement(job.mesh, job.folding, levels, number), job.mesh)
+        self._host = HostMemory(job.cluster, job.folding.behaviours)
         self._own = job.own_architecture
         self._layout = lay_out(job, number)
         everything = job.trained.lora_rank is None
@@ -101,7 +103,15 @@ class _Stage:
         """The stage's passes in the schedule's order, then the update."""
         job, emitter = self._job, Emitter(self._costs.launch_ns, self._costs.looped_launch_ns)
         sharding = data_parallel(
-            job, emitter, self._costs, self._network, self._layout, self._operators, micro_batches, self._number
+            job,
+            emitter,
+            self._costs,
+            self._network,
+            self._layout,
+            self._operators,
+            self._host,
+            micro_batches,
+            self._number,
         )
         writer = StageWriter(job, self._layout, self._code(emitter), emitter, sharding, self._network)
         ends: dict[int, int] = {}
@@ -113,8 +123,7 @@ class _Stage:
                 emitter.reorder(first, woven(emitter.tasks, first, begins))
             first = begins if one.paired and job.weaves else None
             ends[one.micro_batch] = emitter.last
-        update = Update(emitter, self._costs, self._network, job.optimizer, self._layout.ownership)
-        birth = writer.update(partial(rules()[job.optimizer.name].write, update))
+        birth = writer.update(partial(self._update, emitter))
         held, rebuilt = self._operators.held(), sharding.rebuilt(self._layout.resident)
         return StageProgram(
             tasks=emitter.tasks,
@@ -140,11 +149,19 @@ class _Stage:
             later: Later = "in a pass" if one.direction == "inputs" else put_off  # type: ignore[assignment]
             writer.backward(one.micro_batch, one.chunk, later=later)
 
+    def _update(self, emitter: Emitter) -> None:
+        """Write the update, on the card and behind it on the host's cores."""
+        job, layout = self._job, self._layout
+        if layout.on_card.tensors or not layout.on_host.tensors:
+            update = Update(emitter, self._costs, self._network, job.optimizer, layout.on_card)
+            rules()[job.optimizer.name].write(update)
+        HostUpdate(job, emitter, self._host, layout.on_host.tensors).write()
+
     def _code(self, emitter: Emitter) -> StageCode:
         job, until, chunks = self._job, 0, []
         way, offload = job.offload.activations, None
         if way is not None:
-            offload = ActivationOffload(emitter, HostMemory(job.cluster, job.folding.behaviours), way)
+            offload = ActivationOffload(emitter, self._host, way)
         for chunk, layers in enumerate(job.chunks_of(self._number)):
             chunks.append(self._chunk(emitter, chunk, range(until, until + len(layers)), offload))
             until += len(layers)

@@ -40,6 +40,21 @@ class Ownership:
         return sum(tensor.elements for tensor in self.tensors)
 
 
+def share_out(owned: Ownership, share: float) -> tuple[Ownership, Ownership]:
+    """What of *owned* the card updates, and what its host: the first tensors, until the host has the *share* of all.
+
+    So does Megatron-LM's `HybridDeviceOptimizer`.
+    """
+    if not share:
+        return owned, Ownership(())
+    count, moved = 0, 0.0
+    for tensor in owned.tensors:
+        if moved >= share * owned.elements:
+            break
+        count, moved = count + 1, moved + tensor.elements
+    return replace(owned, tensors=owned.tensors[count:]), Ownership(owned.tensors[:count])
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
     """One update, about to be written."""

@@ -1,0 +1,87 @@
+"""The update on the host's cores: AdamW over fp32 states in host memory, by one process a card.
+
+Cores pass over host memory, so that a pass takes what its bytes take: of the few cores of a process, or of the memory
+that all processes of the node share. In bytes an element of fp32 parameters, gradients and moments, a fused AdamW
+reads four and writes three (28); one step by step reads and writes 88: a first moment's lerp 12, the second's two steps
+20, the root, its quotient and its sum 32 with what a new tensor's first write reads, decay 8 and update 16.
+
+Three systems, as they run:
+
+- Megatron-LM's `HybridDeviceOptimizer` under ZeRO-1, without overlap: gradients out in fp32, a fused AdamW of PyTorch,
+  and the new master weights back into those on the card, where they stay as well.
+- FSDP2's `CPUOffloadPolicy`: parameters and gradients are there already.
+- DeepSpeed's ZeRO-3 with `offload_optimizer`: gradients, out since the backward pass, are scaled (8), updated by
+  `DeepSpeedCPUAdam` (28), cast (8) and copied to the card's bf16 shards out of memory that is not pinned.
+
+The host waits for its own cores, and for the gradients before them.
+"""
+
+from __future__ import annotations
+
+from simulator.program.costs import Priced
+from simulator.program.emitter import Emitter
+from simulator.program.fsdp import COMPUTE_BYTES
+from simulator.program.host_memory import COPY_IN, COPY_OUT, CORES, HostMemory
+from simulator.program.job import Job
+from simulator.program.update import Owned
+
+FP32_BYTES = 4
+SCALE_BYTES = 2 * FP32_BYTES
+CAST_BYTES = FP32_BYTES + 2 * COMPUTE_BYTES
+"""Read in fp32, written in bf16 to lines that are read first."""
+
+
+class HostUpdate:
+    """Writes the update of *tensors* that a rank's process has in host memory."""
+
+    def __init__(self, job: Job, emitter: Emitter, host: HostMemory, tensors: tuple[Owned, ...]) -> None:
+        self._job = job
+        self._emitter = emitter
+        self._host = host
+        self._elements = sum(tensor.elements for tensor in tensors)
+        self._tensors = len(tensors)
+
+    def write(self) -> None:
+        """Write the tasks, if there is anything to update."""
+        if not self._tensors:
+            return
+        job = self._job
+        if job.zero == 1:
+            self._gradients_out()
+            self._sweep("cpu AdamW", "cpu_optimizer", job.optimizer.sweep_bytes)
+            self._parameters_in(FP32_BYTES, copies=self._tensors)
+        elif job.offload.parameters:
+            self._sweep("cpu AdamW", "cpu_optimizer", _adamw_bytes(job))
+        else:
+            self._sweep("scale gradients on cpu", "cpu_pass", SCALE_BYTES)
+            self._sweep("cpu AdamW", "cpu_optimizer", job.optimizer.sweep_bytes)
+            self._sweep("cast parameters on cpu", "cpu_pass", CAST_BYTES)
+            self._parameters_in(COMPUTE_BYTES, copies=1, pinned=False)
+        self._emitter.compute("synchronize", "synchronize", Priced(0, 0, "measured"))
+
+    def _gradients_out(self) -> None:
+        size, copies = self._elements * FP32_BYTES, self._tensors
+        transfer, deps = self._host.out(size, copies=copies), (self._emitter.last,)
+        self._emitter.transfer("gradients out", COPY_OUT, COPY_OUT, transfer, deps=deps, launches=copies)
+        self._emitter.block_host()
+
+    def _sweep(self, name: str, kind: str, element_bytes: float) -> None:
+        transfer = self._host.sweep(kind, self._elements * element_bytes, self._job.offload.threads)
+        position = self._emitter.transfer(name, CORES, kind, transfer, deps=(), launches=0)
+        self._emitter.block_host()
+        self._emitter.await_(position)
+
+    def _parameters_in(self, element_bytes: int, *, copies: int, pinned: bool = True) -> None:
+        transfer, deps = self._host.into(self._elements * element_bytes, copies=copies, pinned=pinned), ()
+        position = self._emitter.transfer("parameters in", COPY_IN, COPY_IN, transfer, deps=deps, launches=copies)
+        if not pinned:
+            self._emitter.block_host()
+        self._emitter.await_(position)
+
+
+def _adamw_bytes(job: Job) -> float:
+    """Bytes an element that PyTorch's AdamW passes over, in one kernel or step by step."""
+    optimizer = job.optimizer
+    if not optimizer.foreach:
+        return optimizer.sweep_bytes
+    return 6.0 * optimizer.stored_bytes + 16.0 * optimizer.moment_bytes

@@ -1,0 +1,34 @@
+"""What offloading the optimizer adds to a step and takes from a card, against Megatron-Bridge's ladder.
+
+The ladder does not say its sequence length and recipe, so that its steps as a whole are told by the held errors; what
+half and all of the optimizer on the host changes depends on neither.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.forecast.validation import validate
+
+LADDER = Path(__file__).parent / "validation" / "offload"
+STEP, ALLOCATED = "step_time_s", "peak_allocated_bytes"
+
+
+@pytest.fixture(scope="module")
+def ladder() -> dict[str, dict[int, tuple[float, float]]]:
+    found: dict[str, dict[int, tuple[float, float]]] = {STEP: {}, ALLOCATED: {}}
+    for one in validate([LADDER / f"megatron-qwen3-30b-optimizer-{share}.yaml" for share in (0, 50, 100)]):
+        found[one.metric][int(one.case.rsplit("-", 1)[1])] = one.measured, one.predicted
+    return found
+
+
+@pytest.mark.parametrize(("share", "error"), [(50, 0.07), (100, -0.01)])
+def test_time_that_it_adds(ladder, share: int, error: float) -> None:
+    measured, predicted = (ladder[STEP][share][side] - ladder[STEP][0][side] for side in (0, 1))
+    assert predicted / measured - 1 == pytest.approx(error, abs=0.01)
+
+
+@pytest.mark.parametrize(("share", "error"), [(50, 0.01), (100, 0.01)])
+def test_memory_that_it_saves(ladder, share: int, error: float) -> None:
+    measured, predicted = (ladder[ALLOCATED][0][side] - ladder[ALLOCATED][share][side] for side in (0, 1))
+    assert predicted / measured - 1 == pytest.approx(error, abs=0.01)
