@@ -22,7 +22,6 @@ import torch
 import triton
 
 from kernels import (
-    benchmark_copies,
     benchmark_dsa,
     gated_unit,
     grouped_gemm,
@@ -214,7 +213,6 @@ PARTS = {
     "indexer": benchmark_dsa.indexers,
     "sparse": benchmark_dsa.sparse,
     "break_even": benchmark_dsa.break_even,
-    "copies": benchmark_copies.copies,
 }
 
 

@@ -47,8 +47,8 @@ def test_a_curve_of_nccl_within_a_tenth_in_the_middle(node, operation):
 )
 def test_two_h200_by_the_shipped_points(operation, median, worst):
     # The worst of all_gather is 1 MiB, which still goes by the protocol of small messages.
-    own = [point for point in points("collectives.parquet") if point["kind"] == operation]
-    sizes, measured_s = (np.array([point[name] for point in own]) for name in ("bytes", "seconds"))
+    own = [point for point in points("collectives") if point.name == operation]
+    sizes, measured_s = np.array([(point.bytes, point.seconds) for point in own]).T
     found = np.abs(priced_us("hgx-h200", operation, sizes, 2) * 1e-6 / (measured_s - clock_s()) - 1)
     assert len(found) == 24
     assert np.median(found) < median

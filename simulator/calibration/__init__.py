@@ -1,8 +1,6 @@
-"""Timings of real kernels and collectives on the GPUs at hand. Needs torch, and nothing else of rackcast.
+"""`rackcast calibrate`: real kernels and collectives timed on the GPUs at hand, and curves fitted to them.
 
-    python -m simulator.calibration POINTS.jsonl [kind ...]
-    torchrun --nproc-per-node 2 -m simulator.calibration COLLECTIVES.jsonl
-    python -m simulator.calibration.table POINTS.jsonl points.parquet
-
-A kind is a module of this package with a function `measure(quick=...)` that yields points.
+`plan` says what is measured; the module of each table measures it, in processes of their own that need torch;
+`session` runs them and keeps finished tables (`store`); `refit`, `collective_timings` and `profile` make the files that
+forecasts read. Forecasts import nothing of this package: they read its files.
 """

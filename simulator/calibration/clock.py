@@ -1,7 +1,8 @@
 """The clock: device time of a call, from CUDA events, with cold caches and the spread kept.
 
-A call timed alone takes about 4 us longer than its kernels inside a training step: `launch` measures a call that does
-nothing.
+The device sleeps before each call, so that the host has issued all of it: chains of small kernels do not wait for the
+host. A call timed alone still takes some microseconds longer than its kernels inside a training step, which the table
+`launch` measures.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from simulator.calibration.point import Point
 
 FLUSH_BYTES = 256 * 2**20
 """Written between timed calls, so that operands come from memory and not from a cache (H200: 50 MB of L2)."""
+HEAD_START_CYCLES = 600_000
+"""What the device sleeps before a timed call, 0.3 ms at 2 GHz."""
 WARM_UP_CALLS = 3
 
 
@@ -26,6 +29,7 @@ def device_time(call: Callable[[], object], repeats: int = 15) -> tuple[float, f
     pairs = []
     for _ in range(repeats):
         scratch.zero_()
+        torch.cuda._sleep(HEAD_START_CYCLES)
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         call()

@@ -10,18 +10,23 @@ import torch.distributed as dist
 from simulator.calibration.clock import point
 from simulator.calibration.point import Point
 
-SIZES = tuple(2**n for n in (12, 16, 20, 22, 23, 24, 25, 26, 27, 28, 29, 30))
-"""Bytes of the whole buffer: what a gather ends with, a reduction begins with."""
 FORMATS = {"bf16": torch.bfloat16, "fp32": torch.float32}
+HOT = 3
+"""How much more the first rank is sent than each other, in the skewed all-to-all."""
 
 
-def measure(*, quick: bool = False) -> Iterator[Point]:
-    """All-gather, reduce-scatter, all-reduce and all-to-all of every size; a point's shape is (bytes, ranks)."""
-    for size in SIZES[::3] if quick else SIZES:
-        for name, dtype in FORMATS.items():
-            for operation, call in _calls(size, dtype).items():
-                shape = (size, dist.get_world_size())
-                yield point(operation, operation, shape, call, traffic=float(size), dtype=name)
+def measure(shape: tuple[int]) -> Iterator[Point]:
+    """All-gather, reduce-scatter, all-reduce and all-to-all of a size; a point's shape is (bytes, ranks).
+
+    The skewed all-to-all adds what the busiest port receives: rank 0, from all others.
+    """
+    (size,) = shape
+    ranks = dist.get_world_size()
+    for name, dtype in FORMATS.items():
+        for operation, call in _calls(size, dtype).items():
+            yield point(operation, operation, (size, ranks), call, traffic=float(size), dtype=name)
+    call, busiest_bytes = _skewed(size)
+    yield point("all_to_all", "all_to_all, skewed", (size, ranks, busiest_bytes), call, traffic=float(size))
 
 
 def _calls(size: int, dtype: torch.dtype) -> dict[str, Callable[[], object]]:
@@ -34,3 +39,16 @@ def _calls(size: int, dtype: torch.dtype) -> dict[str, Callable[[], object]]:
         "all_reduce": lambda: dist.all_reduce(other),
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
     }
+
+
+def _skewed(size: int) -> tuple[Callable[[], object], int]:
+    """Every rank sends rank 0 `HOT` times what it sends another, and *size* bytes in all; bytes into rank 0's port."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    elements = size // torch.bfloat16.itemsize
+    other = elements // (ranks - 1 + HOT)
+    sent = [elements - other * (ranks - 1), *[other] * (ranks - 1)]
+    received = [sent[rank]] * ranks
+    whole = torch.randn(elements, device="cuda").bfloat16()
+    into = torch.empty(sum(received), device="cuda", dtype=torch.bfloat16)
+    busiest_bytes = (ranks - 1) * sent[0] * torch.bfloat16.itemsize
+    return lambda: dist.all_to_all_single(into, whole, received, sent), busiest_bytes

@@ -10,17 +10,10 @@ import torch.nn.functional as f
 from simulator.calibration.clock import point
 from simulator.calibration.point import Point
 
-SIZES = tuple(2**n for n in (16, 18, 20, 22, 23, 24, 25, 26, 27, 28))
-"""Elements."""
 
-
-def measure(*, quick: bool = False) -> Iterator[Point]:
-    """Sums, products, casts, copies and fills of every size."""
-    for elements in SIZES[::3] if quick else SIZES:
-        yield from _of_size(elements)
-
-
-def _of_size(n: int) -> Iterator[Point]:
+def measure(shape: tuple[int]) -> Iterator[Point]:
+    """Sums, products, casts, copies and fills of so many elements."""
+    (n,) = shape
     half, other = (torch.randn(n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     full = torch.randn(n, device="cuda")
     calls = (

@@ -15,12 +15,13 @@ REPEATS = 12
 OPERATIONS = ("all_gather", "reduce_scatter", "all_to_all")
 
 
-def measure(*, quick: bool = False) -> Iterator[Point]:
-    """Each kernel alone, then beside each collective; a point's shape is (kernels timed, ranks)."""
-    for name, call in _kernels().items():
-        yield _point(name, "alone", _time(call, None))
-        for operation in OPERATIONS[:1] if quick else OPERATIONS:
-            yield _point(name, operation, _time(call, operation))
+def measure(shape: tuple[str]) -> Iterator[Point]:
+    """A kernel alone, then beside each collective; a point's shape is (kernels timed, ranks)."""
+    (name,) = shape
+    call = _kernels()[name]
+    yield _point(name, "alone", _time(call, None))
+    for operation in OPERATIONS:
+        yield _point(name, operation, _time(call, operation))
 
 
 def _point(name: str, beside: str, seconds: float) -> Point:

@@ -11,16 +11,11 @@ from simulator.calibration.clock import point
 from simulator.calibration.point import Point
 
 VOCABULARY = 128256
-TOKENS = (1024, 4096, 16384)
 
 
-def measure(*, quick: bool = False) -> Iterator[Point]:
-    """The framework's own chain: log-softmax and the choice of labels; backward, a fill before them."""
-    for tokens in TOKENS[:1] if quick else TOKENS:
-        yield from _of_tokens(tokens)
-
-
-def _of_tokens(tokens: int) -> Iterator[Point]:
+def measure(sizes: tuple[int]) -> Iterator[Point]:
+    """The framework's own chain for so many tokens: log-softmax, the choice of labels; backward, a fill before them."""
+    (tokens,) = sizes
     logits = torch.randn(tokens, VOCABULARY, device="cuda", requires_grad=True)
     labels = torch.randint(0, VOCABULARY, (tokens,), device="cuda")
     n, shape = tokens * VOCABULARY, (tokens, VOCABULARY)

@@ -10,7 +10,6 @@ import torch.nn.functional as f
 from simulator.calibration.clock import point
 from simulator.calibration.point import Point
 
-ROWS = tuple(2**n for n in (4, 6, 8, 10, 11, 12, 13, 14, 15, 16))
 WIDTH = 4096
 HEAD = 128
 
@@ -18,12 +17,12 @@ Call = tuple[str, str, str, float, Callable[[], object]]
 """Kind, name, format, bytes an element, and what to call."""
 
 
-def measure(*, quick: bool = False) -> Iterator[Point]:
-    """Broadcasts, reductions, reorderings and indexing of every number of rows."""
-    for rows in ROWS[::3] if quick else ROWS:
-        x = torch.randn(rows, WIDTH, device="cuda", dtype=torch.bfloat16)
-        for kind, name, dtype, element_bytes, call in (*_by_row(x), *_by_head(x), *_by_index(x)):
-            yield point(kind, name, (rows, WIDTH), call, traffic=element_bytes * x.numel(), dtype=dtype)
+def measure(shape: tuple[int]) -> Iterator[Point]:
+    """Broadcasts, reductions, reorderings and indexing of so many rows."""
+    (rows,) = shape
+    x = torch.randn(rows, WIDTH, device="cuda", dtype=torch.bfloat16)
+    for kind, name, dtype, element_bytes, call in (*_by_row(x), *_by_head(x), *_by_index(x)):
+        yield point(kind, name, (rows, WIDTH), call, traffic=element_bytes * x.numel(), dtype=dtype)
 
 
 def _by_row(x: torch.Tensor) -> tuple[Call, ...]:

@@ -9,20 +9,13 @@ import torch
 from simulator.calibration.clock import point
 from simulator.calibration.point import Point
 
-SHAPES = ((8192, 128, 8), (8192, 256, 8), (8192, 896, 16), (16384, 64, 8), (8192, 8, 2))
-"""(tokens, experts, top-k)."""
 
-
-def measure(*, quick: bool = False) -> Iterator[Point]:
-    """Softmax and top-k over experts, then the sort of the chosen ones."""
-    for tokens, experts, top_k in SHAPES[:1] if quick else SHAPES:
-        yield from _of_shape(tokens, experts, top_k)
-
-
-def _of_shape(tokens: int, experts: int, top_k: int) -> Iterator[Point]:
+def measure(shape: tuple[int, int, int]) -> Iterator[Point]:
+    """Softmax and top-k of tokens over experts, then the sort of the chosen ones."""
+    tokens, experts, top_k = shape
     scores = torch.randn(tokens, experts, device="cuda")
     chosen = torch.randint(0, experts, (tokens * top_k,), device="cuda")
-    shape, n = (tokens, experts, top_k), float(tokens * experts)
+    n = float(tokens * experts)
     calls = (
         ("softmax", "softmax fp32", "fp32", 8.0 * n, lambda: scores.softmax(-1)),
         ("topk", "topk fp32", "fp32", 4.0 * n + 12.0 * tokens * top_k, lambda: scores.topk(top_k, -1)),

@@ -15,32 +15,30 @@ RANKS = 8
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def measure(*, quick: bool = False) -> Iterator[Point]:
-    """AdamW fused and in passes, then the copies; *quick* takes a part of the tensors."""
-    shapes = SHAPES[:2] if quick else SHAPES
-    yield from _optimizers(shapes)
-    yield from _copies(shapes)
+def measure(shape: tuple[str, str]) -> Iterator[Point]:
+    """AdamW in a format, fused and in passes, or the copies."""
+    what, name = shape
+    yield from _optimizers(name) if what == "adamw" else _copies()
 
 
-def _elements(shapes: tuple[tuple[int, ...], ...]) -> int:
-    return sum(torch.Size(shape).numel() for shape in shapes)
+def _elements() -> int:
+    return sum(torch.Size(shape).numel() for shape in SHAPES)
 
 
-def _optimizers(shapes: tuple[tuple[int, ...], ...]) -> Iterator[Point]:
-    n = _elements(shapes)
-    for name, dtype in FORMATS.items():
-        for kind, fused in (("optimizer", True), ("optimizer_foreach", False)):
-            weights = [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for shape in shapes]
-            for weight in weights:
-                weight.grad = torch.randn_like(weight)
-            step = torch.optim.AdamW(weights, fused=fused).step
-            label = f"adamw {name} {'fused' if fused else 'foreach'}"
-            yield point(kind, label, (n,), step, traffic=7.0 * dtype.itemsize * n, dtype=name)
+def _optimizers(name: str) -> Iterator[Point]:
+    n, dtype = _elements(), FORMATS[name]
+    for kind, fused in (("optimizer", True), ("optimizer_foreach", False)):
+        weights = [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for shape in SHAPES]
+        for weight in weights:
+            weight.grad = torch.randn_like(weight)
+        step = torch.optim.AdamW(weights, fused=fused).step
+        label = f"adamw {name} {'fused' if fused else 'foreach'}"
+        yield point(kind, label, (n,), step, traffic=7.0 * dtype.itemsize * n, dtype=name)
 
 
-def _copies(shapes: tuple[tuple[int, ...], ...]) -> Iterator[Point]:
-    n, sizes = _elements(shapes), [torch.Size(shape).numel() // RANKS for shape in shapes]
-    gradients = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in shapes]
+def _copies() -> Iterator[Point]:
+    n, sizes = _elements(), [torch.Size(shape).numel() // RANKS for shape in SHAPES]
+    gradients = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in SHAPES]
     chunks = torch.empty(RANKS, n // RANKS, device="cuda")
 
     def chunk() -> object:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from simulator.cli.calibrate import calibrate
 from simulator.cli.compare import compare
 from simulator.cli.fit import fit
 from simulator.cli.model import model
@@ -27,6 +28,7 @@ app.command("plan")(plan)
 app.command("model")(model)
 app.command("trace")(trace)
 app.command("validate")(validate)
+app.command("calibrate")(calibrate)
 app.command("topo")(topo)
 app.command("schema")(schema)
 

@@ -25,7 +25,7 @@ Positive = Annotated[float, Field(gt=0)]
 BULK_HALF_BYTES_PER_RANK = 2**19
 """Among 8 ranks NCCL on A100, H100, H200 and B200 waits as a small message does up to 1 MiB, and its full further wait
 from 16 MiB on (ai-dynamo/aiconfigurator@095f58a5, comm/nccl tables); between 2 H200 it does so at a quarter of these
-sizes (own measurement, hardware_profiles/measured/h200-sxm/collectives.parquet)."""
+sizes (own measurement, hardware_profiles/measured/h200-sxm/points/collectives.parquet)."""
 
 
 def passes(operation: Operation) -> float:

@@ -15,6 +15,7 @@ from simulator.hardware.curve import Curve
 from simulator.hardware.fabric import Fabric
 from simulator.hardware.failure_sheet import FailureSheet
 from simulator.hardware.figure import Record
+from simulator.hardware.nearest import nearest
 from simulator.hardware.node import Node
 from simulator.shipped import locate, shipped
 
@@ -46,6 +47,7 @@ class _Prices(RootModel[dict[str, Price]]):
 def load_accelerator(name: str, folder: Path) -> Accelerator:
     """The accelerator that *name* means, with its curves: its own, then those of the parts that its sheet names.
 
+    Kinds of kernel that none of these was measured with come from the shipped parts most like it, see :mod:`.nearest`.
     A file ``accelerators/x.yaml`` of one's own may have its curves beside it, in ``measured/x/*.yaml``; they go before
     the shipped ones. A path is taken relative to *folder*. Raise :exc:`FileNotFoundError` with what there is, and
     :exc:`simulator.documents.InvalidDocument` with every problem of a file.
@@ -56,12 +58,37 @@ def load_accelerator(name: str, folder: Path) -> Accelerator:
     homes = dict.fromkeys((path.resolve().parent.parent, shipped(_HOME)))
     for part in (path.stem, *sheet.curves):
         for home in homes:
-            for file in sorted((home / "measured" / part).glob("*.yaml")):
-                if file.name in _NO_KERNELS:
-                    continue
+            for file in _curve_files(home, part):
                 curve = documents.load(file, Curve)
                 curves[curve.kind] = (*curves.get(curve.kind, ()), curve)
-    return Accelerator(path.stem, sheet, curves)
+    return Accelerator(path.stem, sheet, curves | _filled_in(sheet, frozenset(curves)))
+
+
+def measured_parts() -> dict[str, frozenset[str]]:
+    """The shipped accelerators that have curves of their own, and the kinds of kernel that these price."""
+    found = {
+        path.stem: _curve_files(shipped(_HOME), path.stem) for path in shipped(_HOME, "accelerators").glob("*.yaml")
+    }
+    return {part: frozenset(file.stem for file in files) for part, files in sorted(found.items()) if files}
+
+
+def _filled_in(sheet: AcceleratorSheet, known: frozenset[str]) -> dict[str, tuple[Curve, ...]]:
+    """Curves of the kinds not *known*, each of the part most like *sheet* that has one."""
+    parts = measured_parts()
+    missing = frozenset().union(*parts.values()) - known
+    if not missing:
+        return {}
+    sheets = {part: documents.load(shipped(_HOME, "accelerators", f"{part}.yaml"), AcceleratorSheet) for part in parts}
+    order = nearest(sheet, sheets)
+    chosen = {kind: next(part for part in order if kind in parts[part]) for kind in sorted(missing)}
+    return {
+        kind: (documents.load(shipped(_HOME, "measured", part, f"{kind}.yaml"), Curve),)
+        for kind, part in chosen.items()
+    }
+
+
+def _curve_files(home: Path, part: str) -> list[Path]:
+    return [file for file in sorted((home / "measured" / part).glob("*.yaml")) if file.name not in _NO_KERNELS]
 
 
 def load_node(name: str, folder: Path) -> Node:
@@ -99,9 +126,15 @@ def load_failures(name: str, folder: Path) -> FailureSheet:
 
 
 def build_cluster(node_name: str, fabric_name: str, accelerators: int, folder: Path) -> Cluster:
-    """*accelerators* of them, in whole nodes, on a fabric. Raise as the loaders do; :exc:`ValueError` for the count."""
+    """*accelerators* of them, in whole nodes, on a fabric. Raise as the loaders do; :exc:`ValueError` for the count.
+
+    A node of one's own finds its accelerator in the folder ``accelerators`` beside its own, before any other.
+    """
     node = load_node(node_name, folder)
-    accelerator = load_accelerator(node.accelerator, folder)
+    home = _find(node_name, "nodes", "node", folder).resolve().parent.parent
+    beside = home / "accelerators" / f"{node.accelerator}.yaml"
+    own = home != shipped(_HOME) and beside.is_file()
+    accelerator = load_accelerator(str(beside) if own else node.accelerator, folder)
     return assemble(node, accelerator, load_fabric(fabric_name, folder), accelerators)
 
 

@@ -33,6 +33,7 @@ _UNITS = {
     "B": {"capacity"},
     "s": {"latency", "start", "step", "bulk"},
 }
+_NOT_TOLD = "not in the dump"
 _PCIE_ALIKE = "pcie-rtx-pro-6000"
 """The shipped node whose collectives over PCIe alone are measured, with all 8 ranks."""
 _PCIE_SHARE = 0.88
@@ -75,7 +76,7 @@ def node_yaml(topology: Topology, accelerator: str, dump: str) -> str:
     group = groups(topology)[0]
     whole = bool(group.kind) and inside <= set(group.members)
     draft = _Draft(topology, dump, like_id, held, len(inside) // (group.dies if whole else 1))
-    block = _taken(load_node(like_id, Path()), like_id, draft.count)
+    block = taken_over(load_node(like_id, Path()), like_id, draft.count, _NOT_TOLD)
     block |= {
         "name": f"{draft.count} x {part}, imported from {dump}",
         "accelerator": accelerator,
@@ -91,17 +92,22 @@ def node_yaml(topology: Topology, accelerator: str, dump: str) -> str:
     return "\n".join([*comment(topology, dump, draft.remarks), *_lines(block)]) + "\n"
 
 
-def _taken(record: Record, like: str, count: int) -> Block:
-    """The fields of *record* of the shipped node *like*, each figure as one of another machine; timings by name."""
+def taken_over(record: Record, like: str, count: int, why: str) -> Block:
+    """The fields of *record* of the shipped node *like*, each figure as one of another machine; timings by name.
+
+    *count* accelerators bound the groups that few-rank figures are of; *why* says why another's figure stands in.
+    """
     block: Block = {}
     for name, value in record:
         if isinstance(value, Figure):
-            block[name] = _entry(value, name, like)
+            block[name] = _entry(value, name, like, why=why)
         elif isinstance(value, Record):
-            block[name] = _taken(value, like, count)
+            block[name] = taken_over(value, like, count, why)
         elif isinstance(value, Mapping):
             inner = {
-                key: _taken(one, like, count) if not isinstance(one, Figure) else _entry(one, "", like)
+                key: taken_over(one, like, count, why)
+                if not isinstance(one, Figure)
+                else _entry(one, "", like, why=why)
                 for key, one in value.items()
                 if (name != "few_ranks" or key < count) and not isinstance(one, Timed)
             }
@@ -111,7 +117,7 @@ def _taken(record: Record, like: str, count: int) -> Block:
     return block
 
 
-def _entry(figure: Figure[Any], name: str, like: str, factor: float = 1.0, why: str = "not in the dump") -> Entry:
+def _entry(figure: Figure[Any], name: str, like: str, factor: float = 1.0, why: str = _NOT_TOLD) -> Entry:
     unit = next((unit for unit, names in _UNITS.items() if name in names), "")
     source = f"{why}; as {like}: {figure.source}"
     value = figure.value if factor == 1.0 else figure.value * factor
@@ -208,7 +214,7 @@ def _pcie(draft: _Draft, accelerator: str) -> Block:
     else:
         has = f"{accelerator} has no pcie in hardware_profiles/links"
         raise CannotProfileError(f"the rate of PCIe is not in the dump, and {has}")
-    block = _taken(load_node(_PCIE_ALIKE, Path()).scale_up, _PCIE_ALIKE, draft.count)
+    block = taken_over(load_node(_PCIE_ALIKE, Path()).scale_up, _PCIE_ALIKE, draft.count, _NOT_TOLD)
     return block | {"domain": draft.count, "bandwidth": entry, "peer_bandwidth": entry}
 
 

@@ -1,0 +1,115 @@
+"""Timed collectives as the file that nodes are priced from, and the physical form beside them.
+
+A collective takes a latency, a further wait once its messages are large (the library changes its protocol), and its
+bytes over a rate. The file holds the timings themselves; the form is for people, with an interval for each figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from simulator.calibration.point import Point
+from simulator.calibration.refit import NOISE, Estimate
+from simulator.hardware.collective import Operation, Run, Timings, passes
+from simulator.hardware.figure import Floats
+
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+LEAST_S = 1e-7
+"""What is left of a timing at least when the clock is taken off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """latency + wait x bytes / (bytes + half) + bytes / rate, fitted to one collective."""
+
+    operation: Operation
+    estimates: tuple[Estimate, ...]
+    """latency_s, wait_s, half_bytes, bytes_per_s."""
+    median_error: float
+    worst_error: float
+
+    def seconds(self, sizes: Floats) -> Floats:
+        """Of buffers of these sizes."""
+        return _form(np.log([one.value for one in self.estimates]), np.asarray(sizes, float))
+
+
+def even(points: Sequence[Point], operation: Operation, clock_s: float) -> tuple[tuple[float, float], ...]:
+    """(bytes of the whole buffer, seconds less the clock) of *operation* with even shares, formats averaged."""
+    sizes = sorted({p.shape[0] for p in points if p.name == operation})
+    times = [np.mean([p.seconds for p in points if p.name == operation and p.shape[0] == size]) for size in sizes]
+    return tuple((float(s), max(LEAST_S, float(t) - clock_s)) for s, t in zip(sizes, times, strict=True))
+
+
+def timings(
+    points: Sequence[Point], part: str, bandwidth_bytes_per_s: float, clock_s: float, known: Timings | None, source: str
+) -> Timings:
+    """The timings of *part* among the ranks that *points* were taken with; *known* ones of other groups stay."""
+    found = {}
+    for operation in OPERATIONS:
+        (ranks,) = {p.shape[1] for p in points if p.name == operation}
+        timed = even(points, operation, clock_s)
+        algorithm = _algorithm(operation, ranks, timed, bandwidth_bytes_per_s)
+        run = Run.model_validate({"ranks": ranks, "algorithm": algorithm, "source": source, "points": timed})
+        others = known.collectives.get(operation, ()) if known else ()
+        runs = (run, *(one for one in others if one.ranks != ranks))
+        found[operation] = tuple(sorted(runs, key=lambda one: one.ranks))
+    return Timings(part=part, bandwidth=bandwidth_bytes_per_s, collectives=found)
+
+
+def _algorithm(operation: Operation, ranks: int, timed: Sequence[tuple[float, float]], link_bytes_per_s: float) -> str:
+    """What the library must have done: more bytes than a link carries in that time were added up by the switch."""
+    if operation == "all_to_all":
+        return "pairwise"
+    size, seconds = timed[-1]
+    wire_bytes_per_s = passes(operation) * (ranks - 1) / ranks * size / seconds
+    return "nvls" if operation == "all_reduce" and wire_bytes_per_s > link_bytes_per_s else "ring"
+
+
+def fit_form(operation: Operation, timed: Sequence[tuple[float, float]]) -> Form:
+    """The physical form of the timings. Needs scipy."""
+    from scipy.optimize import least_squares
+
+    sizes, seconds = np.array(timed).T
+    start = np.log([seconds[0], seconds[0], 2.0**20, sizes[-1] / seconds[-1]])
+
+    def residuals(logs: Floats) -> Floats:
+        return np.asarray(np.log(_form(logs, sizes) / seconds) / NOISE)
+
+    found = least_squares(residuals, start, loss="soft_l1")
+    errors = np.abs(np.exp(residuals(found.x) * NOISE) - 1)
+    scatter = max(1.0, 2.0 * found.cost / max(1, len(timed) - len(start)))
+    sigma = np.sqrt(np.diag(np.linalg.pinv(found.jac.T @ found.jac)) * scatter)
+    names = ("latency_s", "wait_s", "half_bytes", "bytes_per_s")
+    estimates = tuple(
+        Estimate(name, float(np.exp(x)), float(np.exp(x - 1.96 * s)), float(np.exp(x + 1.96 * s)))
+        for name, x, s in zip(names, found.x, sigma, strict=True)
+    )
+    return Form(operation, estimates, float(np.median(errors)), float(errors.max()))
+
+
+def _form(logs: Floats, sizes: Floats) -> Floats:
+    latency_s, wait_s, half_bytes, bytes_per_s = np.exp(logs)
+    return np.asarray(latency_s + wait_s * sizes / (sizes + half_bytes) + sizes / bytes_per_s)
+
+
+def skewed_errors(
+    points: Sequence[Point], timed: Sequence[tuple[float, float]], clock_s: float
+) -> list[tuple[int, float]]:
+    """(bytes, priced over measured less one) of the skewed all-to-all, which ends with its busiest port.
+
+    It is priced as an even one whose ports carry as much as the busiest.
+    """
+    sizes, seconds = np.array(timed).T
+    found = []
+    for point in points:
+        if point.name == "all_to_all, skewed":
+            size, ranks, busiest_bytes = point.shape
+            like_even = busiest_bytes * ranks / (ranks - 1)
+            beyond = max(like_even - sizes[-1], 0.0) * (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
+            priced = float(np.interp(like_even, sizes, seconds) + beyond)
+            found.append((size, priced / (point.seconds - clock_s) - 1))
+    return found

@@ -1,0 +1,58 @@
+"""Files of hardware_profiles, written as YAML that people can read and change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import StringIO
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from simulator.hardware.collective import Timings
+from simulator.hardware.curve import Curve
+from simulator.hardware.profile import written
+
+WIDTH = 120
+DIGITS = 4
+
+
+def curve_yaml(curve: Curve) -> str:
+    """The file of a kind of kernel."""
+    told = curve.model_dump(exclude_none=True, exclude_defaults=True)
+    head = {key: told[key] for key in ("kind", "part", "source", "grade", "spread")}
+    head["overhead"] = written(float(f"{curve.overhead:.{DIGITS}g}"), "s")
+    rest = {key: _short(told[key]) for key in ("sustained", "compute", "memory", "notes") if key in told}
+    return dumped(head | rest)
+
+
+def timings_yaml(timings: Timings) -> str:
+    """The file of a part's collectives."""
+    told = timings.model_dump(exclude_defaults=True)
+    told["bandwidth"] = written(timings.bandwidth, "B/s")
+    return dumped(_short(told, digits=5))
+
+
+def dumped(tree: Mapping[str, Any]) -> str:
+    """*tree* in block style, with innermost lists on a line."""
+    writer, out = YAML(), StringIO()
+    writer.default_flow_style = None
+    writer.width = WIDTH
+    writer.dump(_plain(tree), out)
+    return out.getvalue()
+
+
+def _plain(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {str(key): _plain(value) for key, value in tree.items()}
+    return [_plain(value) for value in tree] if isinstance(tree, list | tuple) else tree
+
+
+def _short(tree: Any, digits: int = DIGITS) -> Any:
+    """Numbers with so many digits as they are known to."""
+    if isinstance(tree, Mapping):
+        return {key: _short(value, digits) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_short(value, digits) for value in tree]
+    if not isinstance(tree, float):
+        return tree
+    return int(tree) if tree.is_integer() else float(f"{tree:.{digits}g}")

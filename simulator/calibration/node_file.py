@@ -1,0 +1,56 @@
+"""The node of a calibrated machine: a shipped one with like accelerators, and what was measured here in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simulator.calibration import findings
+from simulator.calibration.machine import Machine
+from simulator.calibration.point import Point
+from simulator.hardware.library import load_node
+from simulator.hardware.node import Node
+from simulator.hardware.node_profile import taken_over
+from simulator.hardware.profile import Entry, written
+from simulator.shipped import shipped
+
+SOURCE = "rackcast calibrate"
+
+
+def node_tree(part: str, like: str, points: Sequence[Point], machine: Machine) -> tuple[dict[str, Any], float]:
+    """The node as a tree to write, and the rate of its scale-up links, bytes a second.
+
+    It is like the first shipped node whose accelerator is *part*, else *like*.
+    """
+    node_id, node = _like(part, like)
+    tree = taken_over(node, node_id, machine.gpus, "not measured here")
+    tree |= {"name": f"{machine.gpus} x {part}, calibrated", "accelerator": part, "accelerators": machine.gpus}
+    links = tree["scale_up"]
+    links["domain"] = machine.gpus
+    links.pop("beyond_node", None)
+    if any(point.kind == "all_gather" for point in points):
+        links["curves"] = part
+    taken = findings.compute_taken(points)
+    if taken is not None:
+        why = f"{SOURCE}: kernels beside collectives of {machine.gpus} GPUs"
+        links["compute_taken"] = Entry(round(taken, 3), why, "measured")
+    for name, way in (("h2d", "to the GPU"), ("d2h", "to the host")):
+        rate = findings.host_copy_bytes_per_s(points, way)
+        if rate is not None:
+            tree["host_link"][name] = Entry(written(rate, "B/s"), f"{SOURCE}: largest pinned copy {way}", "measured")
+    tree["notes"] = f"calibrated as {machine.gpus} x {machine.gpu}; what was not measured is as {node_id}"
+    return _plain(tree), node.scale_up.bandwidth.value
+
+
+def _like(part: str, like: str) -> tuple[str, Node]:
+    files = sorted(shipped("hardware_profiles", "nodes").glob("*.yaml"))
+    nodes = [(file.stem, load_node(file.stem, Path())) for file in files]
+    found = [one for wanted in (part, like) for one in nodes if one[1].accelerator == wanted]
+    return found[0] if found else ("hgx-h200", load_node("hgx-h200", Path()))
+
+
+def _plain(block: Any) -> Any:
+    if isinstance(block, Entry):
+        return {"value": block.value, "source": block.source, "grade": block.grade}
+    return {key: _plain(value) for key, value in block.items()} if isinstance(block, dict) else block

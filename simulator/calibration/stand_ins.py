@@ -1,0 +1,39 @@
+"""Own kernels as a measure of another stack's: what they gain from part to part, those gain.
+
+Forecasts are of stacks that run public kernels of delta attention, sparse attention and cut losses, and those are timed
+on one part. This project's kernels of the same kinds are timed on both; a point of theirs becomes one of the public
+kernel by what the public one takes on the first part beside them. Right as far as both are bound by the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simulator.calibration.point import Point
+from simulator.calibration.pricing import priced_s
+from simulator.hardware.accelerator import Accelerator
+
+OWN = "own "
+"""How names of own kernels' points begin."""
+
+
+def as_public(
+    points: Sequence[Point], twins: Sequence[Point], other: Accelerator, clocks: tuple[float, float]
+) -> tuple[Point, ...]:
+    """*points* of own kernels, with their seconds turned into those of the kernels that *other*'s curves price.
+
+    *twins* were measured on *other*. *clocks* are what timing adds here and there. A point without a twin is left out.
+    """
+    here_s, there_s = clocks
+    known = {_key(twin): twin for twin in twins}
+    found = []
+    for point in points:
+        if _key(point) in known:
+            ratio = (point.seconds - here_s) / (known[_key(point)].seconds - there_s)
+            found.append(replace(point, seconds=ratio * priced_s(point, other) + here_s))
+    return tuple(found)
+
+
+def _key(point: Point) -> tuple[str, str, tuple[int, ...]]:
+    return point.kind, point.name, point.shape
