@@ -16,6 +16,7 @@ FLAGS = {
     "model": {"CONFIG_JSON", "--json", "--help"},
     "validate": {"[CASES]", "--json", "--help"},
     "trace": {"FILE", "--ep", "--out", "--json", "--help"},
+    "calibrate": {"--quick", "--output", "--json", "--help"},
     "topo": {"DUMP", "--accelerator", "--out", "--astra", "--png", "--json", "--help"},
     "schema": {"KIND", "--json", "--help"},
 }

@@ -12,7 +12,6 @@ from simulator.hardware.kernel_time import kernel_time
 
 LIMITS = {  # (kind, layout or format): median and worst error of calls above 30 us
     ("amax", "bf16"): (0.02, 0.03),
-    ("amax_compiled", "bf16"): (0.02, 0.03),
     ("attention", "sdpa backward"): (0.06, 0.10),
     ("attention", "sdpa forward"): (0.03, 0.09),
     ("broadcast", "bf16"): (0.06, 0.08),
@@ -68,13 +67,14 @@ LIMITS = {  # (kind, layout or format): median and worst error of calls above 30
     ("transpose", "bf16"): (0.01, 0.02),
     ("transpose", "fp8"): (0.10, 0.12),
 }
-PROFILED = {("sort", "int64")}
-"""Timed alone, the sort of 64-bit choices takes twice as long as the curve, which follows profiled steps, says."""
+OTHERWISE = {("sort", "int64"), ("amax_compiled", "bf16")}
+"""The sort follows profiled steps, where choices have fewer bits; the other was timed at other sizes, each of which
+inductor splits in its own way."""
 RESIDUALS = residuals()
 
 
 def test_every_group_of_points_has_a_limit():
-    assert set(RESIDUALS) == set(LIMITS) | PROFILED
+    assert set(RESIDUALS) == set(LIMITS) | OTHERWISE
 
 
 @pytest.mark.parametrize(("group", "limits"), LIMITS.items(), ids=map(" ".join, LIMITS))

@@ -37,11 +37,21 @@ def matmul_flops_per_s(points: Sequence[Point]) -> float | None:
     return max((p.flops / p.seconds for p in points if p.kind == "gemm" and p.dtype == "bf16"), default=None)
 
 
-def host_copy_bytes_per_s(points: Sequence[Point], way: str) -> float | None:
-    """Rate of the largest pinned copy *way*, "to the GPU" or "to the host"."""
-    copies = [p for p in points if p.name == f"pinned, {way}"]
+def host_copy_bytes_per_s(points: Sequence[Point], copy: str) -> float | None:
+    """Rate of the largest copy called *copy*, such as "pinned, to the GPU"."""
+    copies = [p for p in points if p.name == copy]
     largest = max(copies, key=lambda p: p.bytes, default=None)
     return largest.bytes / largest.seconds if largest else None
+
+
+def host_copy_latency_s(points: Sequence[Point]) -> float | None:
+    """What pinned copies of 1 to 16 MiB take longer than their bytes at the rate of the largest, in the middle."""
+    waits = []
+    for copy in ("pinned, to the GPU", "pinned, to the host"):
+        rate = host_copy_bytes_per_s(points, copy)
+        some = (p for p in points if p.name == copy and 2**20 <= p.bytes <= 2**24)
+        waits += [p.seconds - p.bytes / rate for p in some if rate]
+    return max(1e-7, statistics.median(waits)) if waits else None
 
 
 def compute_taken(points: Sequence[Point]) -> float | None:

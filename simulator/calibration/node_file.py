@@ -16,6 +16,13 @@ from simulator.hardware.profile import Entry, written
 from simulator.shipped import shipped
 
 SOURCE = "rackcast calibrate"
+_COPIES = {
+    "h2d": "pinned, to the GPU",
+    "d2h": "pinned, to the host",
+    "both": "pinned, both ways",
+    "pageable_h2d": "pageable, to the GPU",
+    "pageable_d2h": "pageable, to the host",
+}
 
 
 def node_tree(part: str, like: str, points: Sequence[Point], machine: Machine) -> tuple[dict[str, Any], float]:
@@ -35,12 +42,22 @@ def node_tree(part: str, like: str, points: Sequence[Point], machine: Machine) -
     if taken is not None:
         why = f"{SOURCE}: kernels beside collectives of {machine.gpus} GPUs"
         links["compute_taken"] = Entry(round(taken, 3), why, "measured")
-    for name, way in (("h2d", "to the GPU"), ("d2h", "to the host")):
-        rate = findings.host_copy_bytes_per_s(points, way)
-        if rate is not None:
-            tree["host_link"][name] = Entry(written(rate, "B/s"), f"{SOURCE}: largest pinned copy {way}", "measured")
+    tree["host_link"] |= _host_link(points)
     tree["notes"] = f"calibrated as {machine.gpus} x {machine.gpu}; what was not measured is as {node_id}"
     return _plain(tree), node.scale_up.bandwidth.value
+
+
+def _host_link(points: Sequence[Point]) -> dict[str, Entry]:
+    found = {}
+    for name, copy in _COPIES.items():
+        rate = findings.host_copy_bytes_per_s(points, copy)
+        if rate is not None:
+            found[name] = Entry(written(rate, "B/s"), f"{SOURCE}: the largest copy, {copy}", "measured")
+    latency_s = findings.host_copy_latency_s(points)
+    if latency_s is not None:
+        why = f"{SOURCE}: copies of 1 to 16 MiB beside their bytes at the rate of the largest"
+        found["latency"] = Entry(written(latency_s, "s"), why, "measured")
+    return found
 
 
 def _like(part: str, like: str) -> tuple[str, Node]:

@@ -24,8 +24,7 @@ from simulator.calibration.store import Stored, read_all
 from simulator.hardware.accelerator import Accelerator, AcceleratorSheet
 from simulator.hardware.collective import Timings
 from simulator.hardware.figure import Figure, Share
-from simulator.hardware.library import load_accelerator, measured_parts
-from simulator.hardware.nearest import nearest
+from simulator.hardware.library import load_accelerator, measured_parts, most_alike
 from simulator.shipped import shipped
 
 _PROFILES = "hardware_profiles"
@@ -122,8 +121,7 @@ def _most_alike(points: Sequence[Point], machine: Machine, clock: float) -> str:
     sheets = _sheets()
     like = load_accelerator(REFERENCE, Path())
     tree = sheet_tree("", REFERENCE, sheets[REFERENCE], machine, (*_ratios(points, like, clock), 1.0))
-    measured = {part: sheets[part] for part, kinds in measured_parts().items() if {"gemm", "elementwise"} <= kinds}
-    return nearest(AcceleratorSheet.model_validate(tree), measured)[0]
+    return most_alike(AcceleratorSheet.model_validate(tree))[0]
 
 
 def _sustained(fit: Fit, share: float | None) -> Fit:

@@ -246,10 +246,9 @@ def _signed(curve: Curve, template: Curve, part: str, carried: Sequence[Figures]
     tree = _thawed(curve.model_dump())
     own = template.part == part
     if not own:
-        for side, i, *rest in (place for figures in carried for place in figures if len(place) > 2):
-            if rest[0] == "points":
-                series = tree[side][i]
-                series["grade"] = "assumed" if (series["grade"] or template.grade) == "assumed" else "scaled"
+        untold = {place for figures in carried for place in figures}
+        for series in _untold_series(tree, untold):
+            series["grade"] = "assumed" if (series["grade"] or template.grade) == "assumed" else "scaled"
         if tree["sustained"] is not None:
             tree["sustained"] |= {"grade": "scaled", "source": f"as {template.part}: {tree['sustained']['source']}"}
     spread = round(min(0.9, max(0.01, float(np.quantile(errors, 2 / 3)))), 3)
@@ -259,3 +258,13 @@ def _signed(curve: Curve, template: Curve, part: str, carried: Sequence[Figures]
     return Curve.model_validate(
         tree | {"part": part, "source": source, "grade": "measured", "spread": spread, "notes": notes}
     )
+
+
+def _untold_series(curve: Mapping[str, Any], untold: set[Place]) -> list[dict[str, Any]]:
+    """The series of which no share was told."""
+    return [
+        series
+        for side in ("compute", "memory")
+        for i, series in enumerate(curve[side])
+        if all((side, i, "points", j, 1) in untold for j in range(len(series["points"])))
+    ]

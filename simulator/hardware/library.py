@@ -47,21 +47,21 @@ class _Prices(RootModel[dict[str, Price]]):
 def load_accelerator(name: str, folder: Path) -> Accelerator:
     """The accelerator that *name* means, with its curves: its own, then those of the parts that its sheet names.
 
-    Kinds of kernel that none of these was measured with come from the shipped parts most like it, see :mod:`.nearest`.
-    A file ``accelerators/x.yaml`` of one's own may have its curves beside it, in ``measured/x/*.yaml``; they go before
-    the shipped ones. A path is taken relative to *folder*. Raise :exc:`FileNotFoundError` with what there is, and
+    A sheet that names none takes those of the measured part most like it, and of the parts that one names. A file
+    ``accelerators/x.yaml`` of one's own may have its curves beside it, in ``measured/x/*.yaml``; they go before the
+    shipped ones. A path is taken relative to *folder*. Raise :exc:`FileNotFoundError` with what there is, and
     :exc:`simulator.documents.InvalidDocument` with every problem of a file.
     """
     path = _find(name, "accelerators", "accelerator", folder)
     sheet = documents.load(path, AcceleratorSheet)
     curves: dict[str, tuple[Curve, ...]] = {}
     homes = dict.fromkeys((path.resolve().parent.parent, shipped(_HOME)))
-    for part in (path.stem, *sheet.curves):
+    for part in (path.stem, *(sheet.curves or most_alike(sheet))):
         for home in homes:
             for file in _curve_files(home, part):
                 curve = documents.load(file, Curve)
                 curves[curve.kind] = (*curves.get(curve.kind, ()), curve)
-    return Accelerator(path.stem, sheet, curves | _filled_in(sheet, frozenset(curves)))
+    return Accelerator(path.stem, sheet, curves)
 
 
 def measured_parts() -> dict[str, frozenset[str]]:
@@ -72,19 +72,18 @@ def measured_parts() -> dict[str, frozenset[str]]:
     return {part: frozenset(file.stem for file in files) for part, files in sorted(found.items()) if files}
 
 
-def _filled_in(sheet: AcceleratorSheet, known: frozenset[str]) -> dict[str, tuple[Curve, ...]]:
-    """Curves of the kinds not *known*, each of the part most like *sheet* that has one."""
-    parts = measured_parts()
-    missing = frozenset().union(*parts.values()) - known
-    if not missing:
-        return {}
-    sheets = {part: documents.load(shipped(_HOME, "accelerators", f"{part}.yaml"), AcceleratorSheet) for part in parts}
-    order = nearest(sheet, sheets)
-    chosen = {kind: next(part for part in order if kind in parts[part]) for kind in sorted(missing)}
-    return {
-        kind: (documents.load(shipped(_HOME, "measured", part, f"{kind}.yaml"), Curve),)
-        for kind, part in chosen.items()
+def most_alike(sheet: AcceleratorSheet) -> tuple[str, ...]:
+    """Of the shipped parts with matmuls of their own, the one most like *sheet*, then those that its sheet names.
+
+    See :mod:`.nearest` for what makes parts alike.
+    """
+    sheets = {
+        part: documents.load(shipped(_HOME, "accelerators", f"{part}.yaml"), AcceleratorSheet)
+        for part, kinds in measured_parts().items()
+        if "gemm" in kinds
     }
+    chosen = nearest(sheet, sheets)[0]
+    return chosen, *sheets[chosen].curves
 
 
 def _curve_files(home: Path, part: str) -> list[Path]:

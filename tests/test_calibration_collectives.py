@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+from calibrated import STORED
+
+from simulator.calibration.collective_timings import OPERATIONS, even, fit_form, skewed_errors, timings
+from simulator.calibration.point import Point
+
+CLOCK_S = 4.32e-6
+OWN = STORED["collectives"].points
+
+
+def collective(name, size, ranks, seconds, *more):
+    return Point(name.split(",")[0], name, (size, ranks, *more), "bf16", 0.0, float(size), seconds, seconds, seconds)
+
+
+def test_latency_wait_and_rate_come_back():
+    sizes = np.array([2.0**n for n in range(12, 31)])
+    truth = 5e-6 + 20e-6 * sizes / (sizes + 2**21) + sizes / 400e9
+    found = {one.name: one for one in fit_form("all_gather", list(zip(sizes, truth, strict=True))).estimates}
+    assert found["latency_s"].value == pytest.approx(5e-6, rel=0.01)
+    assert found["wait_s"].value == pytest.approx(20e-6, rel=0.01)
+    assert found["half_bytes"].value == pytest.approx(2**21, rel=0.02)
+    assert found["bytes_per_s"].value == pytest.approx(400e9, rel=0.01)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_two_h200_lie_within_a_twentieth_of_the_form_in_the_middle(operation):
+    form = fit_form(operation, even(OWN, operation, CLOCK_S))
+    assert form.median_error < 0.03
+    assert form.worst_error < 0.19
+    rate = next(one for one in form.estimates if one.name == "bytes_per_s")
+    assert 300e9 < rate.low < rate.high < 700e9
+
+
+def test_timings_are_what_was_measured_less_the_clock_and_formats_averaged():
+    points = [collective(name, size, 2, s) for name in OPERATIONS for size, s in ((4096, 9e-6), (2**20, 20e-6))]
+    points += [collective("all_gather", 4096, 2, 11e-6)]
+    made = timings(points, "mine", 450e9, 4e-6, None, "here")
+    (run,) = made.collectives["all_gather"]
+    assert run.points == ((4096, pytest.approx(6e-6)), (2**20, pytest.approx(16e-6)))
+    assert {name: runs[0].algorithm for name, runs in made.collectives.items()} == {
+        "all_gather": "ring", "reduce_scatter": "ring", "all_reduce": "ring", "all_to_all": "pairwise"
+    }  # fmt: skip
+
+
+def test_an_all_reduce_faster_than_its_links_was_added_up_by_the_switch():
+    # 1 GiB among 8: 2 x 7/8 GiB on every wire in 3 ms are 626 GB/s, over links of 450.
+    points = [collective(name, size, 8, s) for name in OPERATIONS for size, s in ((4096, 9e-6), (2**30, 3e-3))]
+    made = timings(points, "mine", 450e9, 4e-6, None, "here")
+    assert made.collectives["all_reduce"][0].algorithm == "nvls"
+    assert made.collectives["all_gather"][0].algorithm == "ring"
+
+
+def test_a_skewed_exchange_is_priced_by_its_busiest_port():
+    # Rank 0 receives 3 MB where an even exchange of 4 MB brings 2: as long as an even one of 6 MB.
+    timed = ((4e6, 40e-6), (8e6, 60e-6))
+    point = collective("all_to_all, skewed", 4_000_000, 2, 54e-6, 3_000_000)
+    assert skewed_errors([point], timed, 4e-6) == [(4_000_000, pytest.approx(0.0))]
+
+
+def test_skewed_exchanges_of_two_h200():
+    found = dict(skewed_errors(OWN, even(OWN, "all_to_all", CLOCK_S), CLOCK_S))
+    assert len(found) == 12
+    # Up to 30 % too long from 8 MiB on: the other direction, that is nearly empty, leaves room.
+    assert max(map(abs, found.values())) < 0.31
+    assert abs(found[2**30]) < 0.07
