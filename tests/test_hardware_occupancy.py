@@ -45,7 +45,7 @@ def test_kernels_beside_collectives_of_two_h200() -> None:
     cluster = build_cluster("hgx-h200", "single-node", 2, Path())
     for operation in ("all_gather", "reduce_scatter", "all_to_all"):
         share = share_taken(cluster, "exchange" if operation == "all_to_all" else "collective")
-        for kernel, off in (("gemm 8192x8192x8192", 0.04), ("attention 32x8192x128", 0.05)):
+        for kernel, off in (("gemm 8192x8192x8192", 0.04), ("attention 32x8192x128", 0.07)):
             lost = 1 - seconds[f"{kernel} beside alone"] / seconds[f"{kernel} beside {operation}"]
             assert lost == pytest.approx(share, abs=off)
         # Memory bounds these, not the units.

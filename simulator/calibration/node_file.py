@@ -11,11 +11,11 @@ from simulator.calibration.machine import Machine
 from simulator.calibration.point import Point
 from simulator.hardware.library import load_node
 from simulator.hardware.node import Node
-from simulator.hardware.node_profile import taken_over
+from simulator.hardware.node_profile import carriers, taken_over
 from simulator.hardware.profile import Entry, written
-from simulator.shipped import shipped
 
 SOURCE = "rackcast calibrate"
+_OTHERWISE = "hgx-h200"
 _COPIES = {
     "h2d": "pinned, to the GPU",
     "d2h": "pinned, to the host",
@@ -28,7 +28,7 @@ _COPIES = {
 def node_tree(part: str, like: str, points: Sequence[Point], machine: Machine) -> tuple[dict[str, Any], float]:
     """The node as a tree to write, and the rate of its scale-up links, bytes a second.
 
-    It is like the first shipped node whose accelerator is *part*, else *like*.
+    It is like the first shipped node whose accelerator is *part*, else *like*, else an HGX H200.
     """
     node_id, node = _like(part, like)
     tree = taken_over(node, node_id, machine.gpus, "not measured here")
@@ -61,10 +61,9 @@ def _host_link(points: Sequence[Point]) -> dict[str, Entry]:
 
 
 def _like(part: str, like: str) -> tuple[str, Node]:
-    files = sorted(shipped("hardware_profiles", "nodes").glob("*.yaml"))
-    nodes = [(file.stem, load_node(file.stem, Path())) for file in files]
-    found = [one for wanted in (part, like) for one in nodes if one[1].accelerator == wanted]
-    return found[0] if found else ("hgx-h200", load_node("hgx-h200", Path()))
+    carried = carriers()
+    name = next((carried[wanted][0] for wanted in (part, like) if wanted in carried), _OTHERWISE)
+    return name, load_node(name, Path())
 
 
 def _plain(block: Any) -> Any:

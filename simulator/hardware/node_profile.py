@@ -134,13 +134,19 @@ def _lines(block: Block, indent: str = "") -> list[str]:
     return lines
 
 
-def _like(accelerator: str) -> str:
+def carriers() -> dict[str, list[str]]:
+    """The shipped nodes of each accelerator that one carries."""
     carried: dict[str, list[str]] = {}
     for path in sorted(shipped("hardware_profiles", "nodes").glob("*.yaml")):
         # Reading the one line is enough, and twenty times as fast as checking every node.
         found = re.search(r"""^accelerator:\s*["']?([\w.-]+)""", path.read_text(), re.MULTILINE)
         if found:
             carried.setdefault(found[1], []).append(path.stem)
+    return carried
+
+
+def _like(accelerator: str) -> str:
+    carried = carriers()
     if accelerator not in carried:
         raise CannotProfileError(
             f"no shipped node carries {accelerator}, so nothing stands in for what a dump cannot tell (collectives, "
