@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def calibrate(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Sizes half as close; about three minutes on an H200 instead of five.")
+        bool, typer.Option("--quick", help="Sizes half as close; under four minutes on two H200.")
     ] = False,
     output: Annotated[
         Path,
