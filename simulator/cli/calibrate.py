@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def calibrate(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Sizes half as close; under four minutes on two H200.")
+        bool, typer.Option("--quick", help="Half as many sizes; under four minutes on two H200.")
     ] = False,
     output: Annotated[
         Path,
