@@ -87,6 +87,10 @@ VARIANTS = {
         "training.lora={rank: 8, targets: [attention]}",
         "training.context_parallel=ring",
     ),
+    "dense, activations on the host": ("dense", "training.offload.activations=streamed"),
+    "mixture, shards on the host": ("mixture", "training.offload.parameters=true", "routing.synthetic.sigma=0.5"),
+    "mixture, half of the optimizer on the host": ("mixture", "training.zero=1", "training.offload.optimizer=0.5"),
+    "dense, optimizer on the host": ("dense", "training.offload.optimizer=1"),
     "mixture, bf16 states": (
         "mixture",
         "training.optimizer={state_dtype: bf16, master_weights: false}",
@@ -108,6 +112,8 @@ def _bounded(variant: str) -> tuple[ScenarioInFolder, Splits, Bound]:
         global_batch_sequences=32,
         context=context,
         own=job.recompute,
+        # What is on the host goes with the sharding that it was said for.
+        **({"zeros": (scenario.training.zero,)} if job.offload.updated_on_host else {}),
     )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None

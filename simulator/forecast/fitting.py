@@ -15,6 +15,7 @@ from simulator.forecast.assembly import assemble_job, find_architecture, micro_b
 from simulator.forecast.errors import Refused
 from simulator.forecast.forecast import Progress, forecast, silent
 from simulator.forecast.memory import MemoryForecast, fits, remember
+from simulator.forecast.offloading import offload_problems
 from simulator.forecast.recomputation import available_modules
 from simulator.forecast.scenario import Scenario
 from simulator.hardware.cluster import Cluster
@@ -79,6 +80,8 @@ def _that_fit(scenario: Scenario, folder: Path) -> list[Change]:
     """Single settings that suffice, then the fewest accelerators that do, with and without the other settings."""
     settings = list(_settings(scenario, folder))
     together = {path: value for change in settings if "training.lora" not in change for path, value in change.items()}
+    if next(offload_problems(changed(scenario, together)), None):
+        together = {path: value for path, value in together.items() if not path.startswith("training.offload")}
     fitting = [change for change in settings if _fits(scenario, folder, change)]
     if not fitting and len(settings) > 1 and _fits(scenario, folder, together):
         fitting.append(together)
@@ -112,9 +115,22 @@ def _settings(scenario: Scenario, folder: Path) -> Iterator[Change]:
         yield {"training.micro_batch_sequences": 1}
     if training.lora is None and (training.optimizer.state_dtype != "bf16" or training.optimizer.master_weights):
         yield {"training.optimizer.state_dtype": "bf16", "training.optimizer.master_weights": False}
+    yield from _offloads(scenario)
     if training.lora is None:
         thawed: Change = {"training.images.frozen": []} if training.images and training.images.frozen else {}
         yield {"training.lora": {"rank": 8, "targets": ["attention"]}, **thawed}
+
+
+def _offloads(scenario: Scenario) -> Iterator[Change]:
+    """To host memory: what autograd keeps, and what an update works on."""
+    training, changes = scenario.training, list[Change]()
+    if training.offload.activations is None:
+        changes.append({"training.offload.activations": "streamed"})
+    if training.lora is None and not training.offload.parameters and not training.offload.optimizer:
+        changes.append(
+            {"training.offload.parameters": True} if training.zero == 3 else {"training.offload.optimizer": 1}
+        )
+    yield from (change for change in changes if not next(offload_problems(changed(scenario, change)), None))
 
 
 def _selective(scenario: Scenario, folder: Path) -> Iterator[Change]:

@@ -15,6 +15,7 @@ from simulator.planner.stages import over_stages
 from simulator.planner.weights import LayerWeights, Weights
 from simulator.program.costs import Costs
 from simulator.program.fsdp import COMPUTE_BYTES
+from simulator.program.host_memory import HostMemory
 from simulator.program.job import Job
 from simulator.program.optimizers import least_moment_bytes
 
@@ -68,8 +69,10 @@ class DataParallel:
         costs = Costs(job.cluster.accelerator, job.workload.execution)
         self._copy_s, self._cat_s = (_per_byte(costs, kind) for kind in ("split_copy", "chunk_cat"))
         optimizer = job.optimizer
-        self._update_bytes = 3 * optimizer.stored_bytes + 2 * least_moment_bytes(optimizer)
-        self._update_s = min(_per_byte(costs, "optimizer", dtype) for dtype in ("fp32", "bf16"))
+        update_bytes = 3 * optimizer.stored_bytes + 2 * least_moment_bytes(optimizer)
+        self._update_s = update_bytes * min(_per_byte(costs, "optimizer", dtype) for dtype in ("fp32", "bf16"))
+        if job.offload.updated_on_host:
+            self._update_s = job.offload.updated_on_host * _on_host_s(job)
 
     def of(self, splits: Splits, edges: npt.NDArray[np.int64], slots: Column) -> Sharding:
         """What it adds to *splits*, whose stages have the layers between *edges*; a rank holds *slots* experts."""
@@ -101,7 +104,7 @@ class DataParallel:
         tail = np.zeros_like(groups[0].layers)
         for g in groups:
             owned = g.trained / g.ranks[:, None]
-            tail += owned * self._update_bytes * self._update_s
+            tail += owned * self._update_s
             reduced = g.trained * g.slowest("reduce_scatter") + owned * g.slowest("all_reduce")
             gathered = self._job.gathered_bytes * g.trained * g.slowest("all_gather")
             tail += whole * (self._job.reduce_bytes * reduced + gathered)
@@ -143,6 +146,14 @@ class DataParallel:
             "all_reduce": ring_busy_s(cluster, "all_reduce", splits["dp_replicate"], replica)[..., None],
         }
         return _Group(layers, ends, trained, ranks, busy)
+
+
+def _on_host_s(job: Job) -> float:
+    """Seconds of the update of one element by the host's cores, at least: what is copied for it is left out."""
+    sweep = HostMemory(job.cluster, 1).sweep(
+        "cpu_optimizer", job.optimizer.sweep_bytes * _LARGE_BYTES[-1], job.offload.threads
+    )
+    return float(sweep.duration_ns[0]) / 1e9 / _LARGE_BYTES[-1]
 
 
 def _per_byte(costs: Costs, kind: str, dtype: str = "bf16") -> float:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from simulator.forecast.assembly import TENSOR_BY_TENSOR, assemble_job
 from simulator.forecast.fitting import changed
 from simulator.forecast.image_batches import ImageBatches
+from simulator.forecast.offloading import offload_of
 from simulator.forecast.scenario import Scenario, Training
 from simulator.planner.bounds import TERMS, Bound, Bounds
 from simulator.planner.case import Case, Row, data_version, make_case
@@ -161,15 +162,19 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
 
 
 def _for_any_sharding(scenario: Scenario) -> Scenario:
-    """*scenario* without what it says of one way of data parallelism: splits say that themselves."""
+    """*scenario* without what it says of one way of data parallelism: splits say that themselves, unless what is on the
+    host goes with one way alone.
+    """
     content = scenario.model_dump(exclude_unset=True)
-    for name in ("zero", "ddp", "deepspeed"):
+    for name in ("ddp", "deepspeed", *(() if offload_of(scenario.training).updated_on_host else ("zero",))):
         content["training"].pop(name, None)
     return Scenario.model_validate(content)
 
 
 def _zeros(training: Training) -> tuple[int, ...]:
-    """Ways of sharding that go with the optimizer and with what is kept between forward and backward."""
+    """Ways of sharding that go with the optimizer, what is kept between forward and backward, and what the host has."""
+    if offload_of(training).updated_on_host:
+        return (training.zero,)
     only_fsdp = training.optimizer.name in TENSOR_BY_TENSOR or not isinstance(training.fsdp.reshard_after_forward, bool)
     return (3,) if only_fsdp else (3, 1)
 
