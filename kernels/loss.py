@@ -1,15 +1,13 @@
-"""Cross-entropy of a linear head that never holds all logits: cut along the vocabulary, or chunked along the sequence.
+"""Cross-entropy of a linear head that never holds all logits: a few rows at a time, their vocabulary in pieces.
 
-`cut_loss` walks blocks of rows and of vocabulary. The forward pass keeps each row's running maximum and sum and
-nothing else; the backward pass computes the logits of a block again, turns them into their gradient in place, and
-feeds it to two products: 8 N D V FLOPs in all against 6 of the plain loss, in *budget_bytes* of memory whatever the
-vocabulary. The gradient of the rows is summed over blocks in fp32, that of the weight over blocks of rows in its own
-type. `chunk_loss` holds whole rows of logits, a few at a time, and takes both gradients in the forward pass: 6 N D V
-FLOPs, more memory, and a sum over chunks in the type of the weight.
+Both gradients are taken in the forward pass, while the logits of some rows are at hand: 6 N D V FLOPs as in the plain
+loss where all their vocabulary fits, and 2 N D V more, less one piece, where it has to come in pieces and all but the
+last are computed again. `cut_loss` takes as many rows as *budget_bytes* hold logits of, whatever the vocabulary, and
+sums the gradient of the weight over them in the weight's own type; `chunk_loss` takes a given number of rows.
 
 The products are the vendor's matmuls; what surrounds them are Triton kernels that read the logits once.
 
-Legend: N rows, D width, V vocabulary; B vocabulary of one block, R rows of one block.
+Legend: N rows, D width, V vocabulary; B vocabulary of one piece, R rows at a time.
 """
 
 from __future__ import annotations
@@ -20,10 +18,13 @@ import triton.language as tl
 
 IGNORED = -100
 BUDGET_BYTES = 96 * 2**20
-SUM_SHARE = 1 / 3
 CHUNK_ROWS = 1024
-BLOCK = 4096
-WHOLE_ROWS_BLOCK = 8192
+WHOLE_TILES = 128
+"""Rows come in multiples of this where there are as many, and vocabulary in multiples of half of it."""
+LEAST_ROWS = 256
+"""Rows at a time below which products are bound by reading the weight: rather cut the vocabulary in pieces."""
+BLOCK = 8192
+LAUNCH = {"num_warps": 16}
 
 
 @triton.jit
@@ -66,126 +67,88 @@ def _pieces(total: int, at_most: int, multiple: int) -> list[slice]:
     return [slice(at, min(total, at + size)) for at in range(0, total, size)]
 
 
-def _forward_pieces(N: int, V: int, budget_bytes: int, element_bytes: int) -> tuple[list[slice], list[slice]]:
-    rows = _pieces(N, budget_bytes // (BLOCK * element_bytes), 1)
-    most_rows = rows[0].stop
-    return rows, _pieces(V, budget_bytes // (most_rows * element_bytes), 64)
+def _sides(N: int, D: int, V: int, budget_bytes: int, element_bytes: int) -> tuple[int, int]:
+    """(rows at a time, vocabulary of a piece): whole vocabularies of enough rows, or pieces beside an fp32 sum."""
+    if (rows := budget_bytes // (V * element_bytes)) >= min(N, LEAST_ROWS):
+        return rows // WHOLE_TILES * WHOLE_TILES or rows, V
+    rows = max(1, min(N, LEAST_ROWS, budget_bytes // (8 * D)))
+    return rows, max(1, (budget_bytes - rows * D * 4) // (rows * element_bytes))
 
 
-def _backward_pieces(N: int, D: int, V: int, budget_bytes: int, element_bytes: int) -> tuple[list[slice], list[slice]]:
-    """A share of the budget for the fp32 gradient of a block of rows, the rest for its logits."""
-    rows = _pieces(N, int(budget_bytes * SUM_SHARE) // (4 * D), 1)
-    most_rows = rows[0].stop
-    left = budget_bytes - most_rows * D * 4
-    return rows, _pieces(V, left // (most_rows * element_bytes), 64)
-
-
-def _add_product(sum_MN: torch.Tensor, a_MK: torch.Tensor, b_KN: torch.Tensor) -> None:
-    """sum_MN += a_MK @ b_KN, with factors narrower than the sum where the GPU's matmul takes them so."""
+def _add_product(sum_MN: torch.Tensor, a_MK: torch.Tensor, b_KN: torch.Tensor, *, first: bool) -> None:
+    """sum_MN += a_MK @ b_KN, or = if *first*, with factors narrower than the sum where the GPU's matmul takes them."""
     if sum_MN.dtype == a_MK.dtype:
-        torch.addmm(sum_MN, a_MK, b_KN, out=sum_MN)
+        torch.addmm(sum_MN, a_MK, b_KN, beta=0 if first else 1, out=sum_MN)
     elif sum_MN.is_cuda:
-        torch.addmm(sum_MN, a_MK, b_KN, out_dtype=sum_MN.dtype, out=sum_MN)
+        torch.addmm(sum_MN, a_MK, b_KN, beta=0 if first else 1, out_dtype=sum_MN.dtype, out=sum_MN)
     else:
-        sum_MN += a_MK.to(sum_MN.dtype) @ b_KN.to(sum_MN.dtype)
+        sum_MN.copy_((0 if first else sum_MN) + a_MK.to(sum_MN.dtype) @ b_KN.to(sum_MN.dtype))
 
 
-class _CutLoss(torch.autograd.Function):
+class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x_ND, w_VD, label_N, budget_bytes):
-        N, V = x_ND.shape[0], w_VD.shape[0]
-        max_N, picked_N = x_ND.new_full((N,), -torch.inf, dtype=torch.float32), x_ND.new_zeros(N, dtype=torch.float32)
-        sum_N = torch.zeros_like(picked_N)
-        row_slices, word_slices = _forward_pieces(N, V, budget_bytes, x_ND.element_size())
-        room = x_ND.new_empty(row_slices[0].stop * word_slices[0].stop)
-        for rows in row_slices:
-            for words in word_slices:
-                R, B = rows.stop - rows.start, words.stop - words.start
-                logits_RB = torch.mm(x_ND[rows], w_VD[words].T, out=room[: R * B].view(R, B))
-                running = (label_N[rows], max_N[rows], sum_N[rows], picked_N[rows])
-                _merge[(R,)](logits_RB, *running, words.start, B, BLOCK_B=BLOCK, num_warps=8)
-        counts_N = label_N != IGNORED
-        lse_N, count = max_N + sum_N.log(), counts_N.sum()
-        ctx.save_for_backward(x_ND, w_VD, label_N, lse_N, count)
-        ctx.budget_bytes = budget_bytes
-        return torch.where(counts_N, lse_N - picked_N, 0.0).sum() / count
-
-    @staticmethod
-    def backward(ctx, dloss):
-        x_ND, w_VD, label_N, lse_N, count = ctx.saved_tensors
+    def forward(ctx, x_ND, w_VD, label_N, rows_at_once, words_at_once):
         (N, D), V = x_ND.shape, w_VD.shape[0]
-        dx_ND = torch.empty_like(x_ND) if ctx.needs_input_grad[0] else None
-        dw_VD = torch.empty_like(w_VD) if ctx.needs_input_grad[1] else None
-        scale = (dloss / count).float()
-        row_slices, word_slices = _backward_pieces(N, D, V, ctx.budget_bytes, x_ND.element_size())
-        room = x_ND.new_empty(row_slices[0].stop * word_slices[0].stop)
-        sum_RD = x_ND.new_empty(row_slices[0].stop, D, dtype=torch.float32)
-        for rows in row_slices:
-            R = rows.stop - rows.start
-            sum_RD = sum_RD[:R].zero_()
-            for words in word_slices:
-                B = words.stop - words.start
-                dlogits_RB = torch.mm(x_ND[rows], w_VD[words].T, out=room[: R * B].view(R, B))
-                known = (label_N[rows], lse_N[rows], scale, words.start, B)
-                _gradient[(R,)](dlogits_RB, *known, IGNORED=IGNORED, BLOCK_B=BLOCK, num_warps=8)
-                if dx_ND is not None:
-                    _add_product(sum_RD, dlogits_RB, w_VD[words])
-                if dw_VD is not None and rows.start:
-                    _add_product(dw_VD[words], dlogits_RB.T, x_ND[rows])
-                elif dw_VD is not None:
-                    torch.mm(dlogits_RB.T, x_ND[rows], out=dw_VD[words])
-            if dx_ND is not None:
-                dx_ND[rows] = sum_RD
-        return dx_ND, dw_VD, None, None
-
-
-class _ChunkLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x_ND, w_VD, label_N, chunk_rows):
-        N, V = x_ND.shape[0], w_VD.shape[0]
         counts_N = label_N != IGNORED
         count = counts_N.sum()
         scale = 1.0 / count.float()
         dx_ND = torch.empty_like(x_ND) if ctx.needs_input_grad[0] else None
         dw_VD = torch.empty_like(w_VD) if ctx.needs_input_grad[1] else None
-        lse_N, picked_N = x_ND.new_empty(N, dtype=torch.float32), x_ND.new_zeros(N, dtype=torch.float32)
-        room = x_ND.new_empty(min(N, chunk_rows) * V)
-        for rows in _pieces(N, chunk_rows, 1):
-            R = rows.stop - rows.start
-            logits_RV = torch.mm(x_ND[rows], w_VD.T, out=room[: R * V].view(R, V))
-            max_R, sum_R = lse_N.new_full((R,), -torch.inf), lse_N.new_zeros(R)
-            running = (label_N[rows], max_R, sum_R, picked_N[rows])
-            _merge[(R,)](logits_RV, *running, 0, V, BLOCK_B=WHOLE_ROWS_BLOCK, num_warps=16)
-            lse_N[rows] = max_R + sum_R.log()
-            known = (label_N[rows], lse_N[rows], scale, 0, V)
-            _gradient[(R,)](logits_RV, *known, IGNORED=IGNORED, BLOCK_B=WHOLE_ROWS_BLOCK, num_warps=16)
-            if dx_ND is not None:
-                torch.mm(logits_RV, w_VD, out=dx_ND[rows])
-            if dw_VD is not None and rows.start:
-                _add_product(dw_VD, logits_RV.T, x_ND[rows])
-            elif dw_VD is not None:
-                torch.mm(logits_RV.T, x_ND[rows], out=dw_VD)
-        ctx.gradients = (dx_ND, dw_VD)
-        return torch.where(counts_N, lse_N - picked_N, 0.0).sum() / count
+        max_N, picked_N = x_ND.new_full((N,), -torch.inf, dtype=torch.float32), x_ND.new_zeros(N, dtype=torch.float32)
+        sum_N = torch.zeros_like(picked_N)
+        row_slices = _pieces(N, rows_at_once, WHOLE_TILES if rows_at_once >= WHOLE_TILES else 1)
+        word_slices = _pieces(V, words_at_once, WHOLE_TILES // 2)
+        R, B = row_slices[0].stop, word_slices[0].stop
+        room, whole = x_ND.new_empty(R * B), len(word_slices) == 1
+        sum_RD = None if whole or dx_ND is None else x_ND.new_empty(R, D, dtype=torch.float32)
+        for rows in row_slices:
+            for words in word_slices:
+                logits_RB = _logits(x_ND[rows], w_VD[words], room)
+                running = (label_N[rows], max_N[rows], sum_N[rows], picked_N[rows])
+                _merge[(len(logits_RB),)](logits_RB, *running, words.start, logits_RB.shape[1], BLOCK_B=BLOCK, **LAUNCH)
+            if dx_ND is None and dw_VD is None:
+                continue
+            lse_R = max_N[rows] + sum_N[rows].log()
+            dx_RD = None if dx_ND is None else dx_ND[rows] if sum_RD is None else sum_RD[: len(lse_R)]
+            for words in reversed(word_slices):
+                last = words is word_slices[-1]
+                dlogits_RB = logits_RB if last else _logits(x_ND[rows], w_VD[words], room)
+                known = (label_N[rows], lse_R, scale, words.start, dlogits_RB.shape[1])
+                _gradient[(len(lse_R),)](dlogits_RB, *known, IGNORED=IGNORED, BLOCK_B=BLOCK, **LAUNCH)
+                if dx_RD is not None:
+                    _add_product(dx_RD, dlogits_RB, w_VD[words], first=last)
+                if dw_VD is not None:
+                    _add_product(dw_VD[words], dlogits_RB.T, x_ND[rows], first=rows.start == 0)
+            if sum_RD is not None:
+                dx_ND[rows] = dx_RD
+        ctx.gradients = [dx_ND, dw_VD]
+        return torch.where(counts_N, max_N + sum_N.log() - picked_N, 0.0).sum() / count
 
     @staticmethod
     def backward(ctx, dloss):
-        dx_ND, dw_VD = ctx.gradients
-        return *(None if d is None else d.mul_(dloss.to(d.dtype)) for d in (dx_ND, dw_VD)), None, None
+        gradients, ctx.gradients = ctx.gradients, []
+        return *(None if d is None else d.mul_(dloss.to(d.dtype)) for d in gradients), None, None, None
+
+
+def _logits(x_RD: torch.Tensor, w_BD: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
+    """x W^T in *room*."""
+    R, B = len(x_RD), len(w_BD)
+    return torch.mm(x_RD, w_BD.T, out=room[: R * B].view(R, B))
 
 
 def cut_loss(
     x_ND: torch.Tensor, w_VD: torch.Tensor, label_N: torch.Tensor, budget_bytes: int = BUDGET_BYTES
 ) -> torch.Tensor:
-    """Mean cross-entropy of x W^T against the labels other than -100, cut along the vocabulary; differentiable.
+    """Mean cross-entropy of x W^T against the labels other than -100; it may be differentiated once.
 
     *budget_bytes* bounds what it allocates beside the gradients. A weight that needs no gradient costs no product.
     """
-    return _CutLoss.apply(x_ND.contiguous(), w_VD.contiguous(), label_N.contiguous(), budget_bytes)
+    sides = _sides(*x_ND.shape, len(w_VD), budget_bytes, x_ND.element_size())
+    return _Loss.apply(x_ND.contiguous(), w_VD.contiguous(), label_N.contiguous(), *sides)
 
 
 def chunk_loss(
     x_ND: torch.Tensor, w_VD: torch.Tensor, label_N: torch.Tensor, chunk_rows: int = CHUNK_ROWS
 ) -> torch.Tensor:
-    """The same loss with the logits of at most *chunk_rows* rows at a time; it may be differentiated once."""
-    return _ChunkLoss.apply(x_ND.contiguous(), w_VD.contiguous(), label_N.contiguous(), chunk_rows)
+    """The same loss with all logits of at most *chunk_rows* rows at a time."""
+    return _Loss.apply(x_ND.contiguous(), w_VD.contiguous(), label_N.contiguous(), chunk_rows, len(w_VD))

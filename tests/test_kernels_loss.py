@@ -50,7 +50,14 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     assert w.grad is None
 
 
-def test_blocks_of_the_backward_pass_fit_the_budget() -> None:
-    rows, words = loss._backward_pieces(8192, 4096, 128256, loss.BUDGET_BYTES, 2)
-    assert (len(rows), len(words)) == (4, 8)
-    assert rows[0].stop * 4096 * 4 + rows[0].stop * words[0].stop * 2 <= loss.BUDGET_BYTES
+@pytest.mark.parametrize(("width", "words", "sides"), [(4096, 128256, (384, 128256)), (7168, 300_000, (256, 182_272))])
+def test_logits_of_as_many_rows_as_the_budget_holds(width: int, words: int, sides: tuple[int, int]) -> None:
+    found = loss._sides(8192, width, words, loss.BUDGET_BYTES, 2)
+    assert found == sides
+    sums = 4 * width * found[0] if found[1] < words else 0
+    assert 2 * found[0] * found[1] + sums <= loss.BUDGET_BYTES
+
+
+def test_without_gradients_the_loss_is_all_it_takes() -> None:
+    (x, w), label = head(37, 16, 300)
+    assert loss.cut_loss(x, w, label) == pytest.approx(float(plain_loss(x, w, label)), rel=1e-6)
