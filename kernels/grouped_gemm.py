@@ -21,8 +21,8 @@ GROUPED_TILES = 8
 """Row tiles that share a column of weights while it is in the cache."""
 FEW_ROWS = 96
 """Mean rows of an expert below which small tiles waste less than large ones gain."""
-HARDLY_ANY_ROWS = 32
-"""Mean rows up to which the gradient of weights is bound by writing it: more programs must share a multiprocessor."""
+SOME_ROWS = 448
+"""Mean rows up to which smaller tiles of the gradient of weights, two programs at once, beat the largest."""
 
 
 @triton.jit
@@ -71,27 +71,30 @@ def _order_kernel(ends_ptr, order_ptr, E, EXPERTS: tl.constexpr):
 
 
 @triton.jit
-def _weights_kernel(x_desc, dy_desc, dw_desc, ends_ptr, order_ptr, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-                    BLOCK_K: tl.constexpr):  # fmt: skip
-    """dw_e = x^T dy over the rows of expert e: zeros where it has none."""
-    tiles_k = tl.cdiv(K, BLOCK_K)
-    tiles = tiles_k * tl.cdiv(N, BLOCK_N)
-    e = tl.load(order_ptr + tl.program_id(0) // tiles)
-    local = tl.program_id(0) % tiles
-    k = (local % tiles_k) * BLOCK_K
-    n = (local // tiles_k) * BLOCK_N
-    begin = tl.load(ends_ptr + e - 1, mask=e > 0, other=0)
-    end = tl.load(ends_ptr + e)
-    whole = begin + (end - begin) // BLOCK_M * BLOCK_M
-    sum_KN = tl.zeros([BLOCK_K, BLOCK_N], dtype=tl.float32)
-    for m in range(begin, whole, BLOCK_M):
-        sum_KN = tl.dot(tl.trans(x_desc.load([m, k])), dy_desc.load([m, n]), sum_KN)
-    if whole < end:
-        mine_M = (whole + tl.arange(0, BLOCK_M) < end)[:, None]
-        x_MK = tl.where(mine_M, x_desc.load([whole, k]), 0.0)
-        dy_MN = tl.where(mine_M, dy_desc.load([whole, n]), 0.0)
-        sum_KN = tl.dot(tl.trans(x_MK), dy_MN, sum_KN)
-    dw_desc.store([e, k, n], tl.reshape(sum_KN.to(dw_desc.dtype), [1, BLOCK_K, BLOCK_N]))
+def _weights_kernel(x_desc, dy_desc, dw_desc, ends_ptr, order_ptr, E, N, K, GROUPED: tl.constexpr,
+                    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """dw_e = x^T dy over the rows of expert e: zeros where it has none. A tile is stored while the next is computed."""
+    tiles_k, tiles_n = tl.cdiv(K, BLOCK_K), tl.cdiv(N, BLOCK_N)
+    tiles = tiles_k * tiles_n
+    for at in tl.range(tl.program_id(0), E * tiles, tl.num_programs(0)):
+        e = tl.load(order_ptr + at // tiles)
+        local = at % tiles
+        group = local // (GROUPED * tiles_n)
+        height = tl.minimum(tiles_k - group * GROUPED, GROUPED)
+        within = local - group * GROUPED * tiles_n
+        k = (group * GROUPED + within % height) * BLOCK_K
+        n = (within // height) * BLOCK_N
+        begin = tl.load(ends_ptr + e - 1, mask=e > 0, other=0)
+        end = tl.load(ends_ptr + e)
+        whole = begin + (end - begin) // BLOCK_M * BLOCK_M
+        sum_KN = tl.zeros([BLOCK_K, BLOCK_N], dtype=tl.float32)
+        for m in range(begin, whole, BLOCK_M):
+            sum_KN = tl.dot(tl.trans(x_desc.load([m, k])), dy_desc.load([m, n]), sum_KN)
+        if whole < end:
+            mine_M1 = (whole + tl.arange(0, BLOCK_M) < end)[:, None]
+            x_MK, dy_MN = x_desc.load([whole, k]), dy_desc.load([whole, n])
+            sum_KN = tl.dot(tl.trans(tl.where(mine_M1, x_MK, 0.0)), tl.where(mine_M1, dy_MN, 0.0), sum_KN)
+        dw_desc.store([e, k, n], tl.reshape(sum_KN.to(dw_desc.dtype), [1, BLOCK_K, BLOCK_N]))
 
 
 def _tile(rows: int, experts: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -101,11 +104,16 @@ def _tile(rows: int, experts: int) -> tuple[dict[str, int], dict[str, int]]:
     return {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64}, {"num_warps": 8, "num_stages": 4}
 
 
-def _weights_tile(rows: int, experts: int) -> tuple[tuple[int, int, int], dict[str, int]]:
-    """(sides of a tile of the gradient of weights, launch options) for *rows* over *experts*."""
-    if rows <= HARDLY_ANY_ROWS * experts:
-        return (32, 64, 128), {"num_warps": 4, "num_stages": 2}
-    return (64, 128, 128), {"num_warps": 4, "num_stages": 3}
+def _weights_tile(rows: int, experts: int) -> tuple[tuple[int, int, int], int, dict[str, int]]:
+    """(sides of a tile of the gradient of weights, programs a multiprocessor, launch options) for *rows* of *experts*.
+
+    Few rows are bound by the start and the store of a tile, which two programs hide from each other.
+    """
+    if rows <= FEW_ROWS * experts:
+        return (32, 64, 256), 2, {"num_warps": 4, "num_stages": 3}
+    if rows <= SOME_ROWS * experts:
+        return (32, 64, 256), 2, {"num_warps": 4, "num_stages": 4}
+    return (32, 128, 256), 1, {"num_warps": 8, "num_stages": 5}
 
 
 def rows_product(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor, *, transposed: bool) -> torch.Tensor:
@@ -124,16 +132,17 @@ def rows_product(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor, 
 def weights_product(x_MK: torch.Tensor, dy_MN: torch.Tensor, ends_E: torch.Tensor) -> torch.Tensor:
     """[E, K, N]: x^T dy over each expert's rows."""
     E, K, N = len(ends_E), x_MK.shape[1], dy_MN.shape[1]
-    (block_m, block_k, block_n), launch = _weights_tile(len(x_MK), E)
+    (block_m, block_k, block_n), programs, launch = _weights_tile(len(x_MK), E)
     dw_EKN = x_MK.new_empty(E, K, N)
     x_desc = TensorDescriptor.from_tensor(x_MK, [block_m, block_k])
     dy_desc = TensorDescriptor.from_tensor(dy_MN, [block_m, block_n])
-    sides = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
+    sides = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUPED": GROUPED_TILES}
     dw_desc = TensorDescriptor.from_tensor(dw_EKN, [1, block_k, block_n])
-    grid = (E * triton.cdiv(K, block_k) * triton.cdiv(N, block_n),)
+    tiles = E * triton.cdiv(K, block_k) * triton.cdiv(N, block_n)
     order_E = torch.empty_like(ends_E)
     _order_kernel[(1,)](ends_E, order_E, E, EXPERTS=triton.next_power_of_2(E), num_warps=1)
-    _weights_kernel[grid](x_desc, dy_desc, dw_desc, ends_E, order_E, N, K, **sides, **launch)
+    grid = (min(tiles, programs * multiprocessors(x_MK)),)
+    _weights_kernel[grid](x_desc, dy_desc, dw_desc, ends_E, order_E, E, N, K, **sides, **launch)
     return dw_EKN
 
 

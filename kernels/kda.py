@@ -67,11 +67,11 @@ def unit_lower_inverse(n_CC, LOW: tl.constexpr):
 
 @triton.jit
 def _prepare(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, end_ptr, w_ptr, u_ptr, qg_ptr, kg_ptr,
-             a_ptr, inverse_ptr, decay_ptr, H, scale, lowest, D: tl.constexpr, LOW: tl.constexpr,
+             a_ptr, inverse_ptr, log_ptr, decay_ptr, H, scale, lowest, D: tl.constexpr, LOW: tl.constexpr,
              KEEP: tl.constexpr):  # fmt: skip
     """A chunk's part without the state: w, u, decayed q and k, the products of its own queries and keys.
 
-    KEEP writes the inverse of the chunk's system too.
+    KEEP writes the inverse of the chunk's system too, and the log decays of its first half and of all of it.
     """
     head, chunk = tl.program_id(0) % H, tl.program_id(0) // H
     WIDE: tl.constexpr = w_ptr.dtype.element_ty
@@ -108,6 +108,8 @@ def _prepare(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr
     out_CC = tile * CHUNK * CHUNK + i_C * CHUNK + j_C
     if KEEP:
         tl.store(inverse_ptr + out_CC, inverse_CC.to(WIDE))
+        tl.store(log_ptr + tile * 2 * D + d_D, half_D)
+        tl.store(log_ptr + tile * 2 * D + D + d_D, all_D)
     tl.store(a_ptr + out_CC, tl.where(i_C >= j_C, qk_CC, 0.0).to(WIDE))
     tl.store(decay_ptr + tile * D + d_D, tl.exp2(all_D))
     tl.store(kg_ptr + out_CD, (early_CD * to_end_D[None, :]).to(WIDE))
@@ -212,7 +214,7 @@ def low_precision(dtype: torch.dtype) -> tl.dtype:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What `_prepare` leaves of each chunk and head; the inverse only where it was asked for."""
+    """What `_prepare` leaves of each chunk and head; the inverse and both log decays only where they were asked for."""
 
     w_LHCD: torch.Tensor
     u_LHCD: torch.Tensor
@@ -220,6 +222,7 @@ class Prepared:
     kg_LHCD: torch.Tensor
     a_LHCC: torch.Tensor
     inverse_LHCC: torch.Tensor
+    log_LH2D: torch.Tensor
     decay_LHD: torch.Tensor
 
 
@@ -230,8 +233,10 @@ def prepare(inputs: Sequence[torch.Tensor], chunks: Chunks, lower_bound: float, 
     w, u, qg, kg = (q_THD.new_empty(L, H, C, D) for _ in range(4))
     a = q_THD.new_empty(L, H, C, C)
     inverse = torch.empty_like(a) if keep else a
-    found = Prepared(w, u, qg, kg, a, inverse, q_THD.new_empty(L, H, D, dtype=torch.float32))
-    arguments = (*inputs, chunks.start_L, chunks.end_L, w, u, qg, kg, a, inverse, found.decay_LHD, H, D**-0.5)
+    decay = q_THD.new_empty(L, H, D, dtype=torch.float32)
+    log = q_THD.new_empty(L, H, 2, D, dtype=torch.float32) if keep else decay
+    found = Prepared(w, u, qg, kg, a, inverse, log, decay)
+    arguments = (*inputs, chunks.start_L, chunks.end_L, w, u, qg, kg, a, inverse, log, decay, H, D**-0.5)
     flags = {"D": D, "LOW": low_precision(q_THD.dtype), "KEEP": keep}
     _prepare[(H * L,)](*arguments, lower_bound * LOG2_E, **flags, **PREPARE_LAUNCH)
     return found

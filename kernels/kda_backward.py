@@ -102,12 +102,13 @@ def _gate(at_CD, inside_C1, rate, bias_D):
 
 @triton.jit
 def _local(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, end_ptr, do_ptr, inverse_ptr,
-           states_desc, dstates_desc, new_ptr, dnew_ptr, dq_ptr, dk_ptr, dv_ptr, dg_ptr, dbeta_ptr, drate_ptr,
+           log_ptr, states_desc, dstates_desc, new_ptr, dnew_ptr, dq_ptr, dk_ptr, dv_ptr, dg_ptr, dbeta_ptr, drate_ptr,
            dbias_ptr, H, scale, lowest, lower_bound, D: tl.constexpr, P: tl.constexpr):  # fmt: skip
     """Gradients of a chunk's inputs.
 
     A pair of tokens adds to the gradient of the decay at the later what it takes away at the earlier. Both are formed
-    from the same rounded factors, so that the sums over tokens cancel as they would without rounding.
+    from the same rounded factors, so that the sums over tokens cancel as they would without rounding. What later chunks
+    add, a sum over rows of the state, is a product with ones: sums across warps conflict in shared memory.
     """
     head, chunk = tl.program_id(0) % H, tl.program_id(0) // H
     WIDE: tl.constexpr = do_ptr.dtype.element_ty
@@ -117,6 +118,7 @@ def _local(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, 
     here_C = c_C < tl.load(end_ptr + chunk) - start
     inside_C1 = here_C[:, None]
     tile = chunk * H + head
+    log_ptr += tile.to(tl.int64) * 2 * D + d_D
     of_CD = (tile.to(tl.int64) * CHUNK + i_C) * D + d_D[None, :]
     at_C = (start + c_C).to(tl.int64) * H + head
     at_CD = at_C[:, None] * D + d_D[None, :]
@@ -129,12 +131,13 @@ def _local(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, 
     q_CD, k_CD = q_CD * q_scale_C[:, None], k_CD * k_scale_C[:, None]
     log_CD = lowest * _gate(g_ptr + at_CD, inside_C1, rate, bias_D)[0]
     sum_CD = tl.cumsum(log_CD, 0)
-    half_D, all_D = tl.sum(tl.where(i_C < CHUNK // 2, log_CD, 0.0), 0), tl.sum(log_CD, 0)
+    half_D, all_D = tl.load(log_ptr), tl.load(log_ptr + D)
     late_CD, early_CD = tl.exp2(sum_CD - half_D[None, :]), tl.exp2(half_D[None, :] - sum_CD)
     from_start_D, to_end_D = tl.exp2(half_D)[None, :], tl.exp2(all_D - half_D)[None, :]
 
     dq_CD, minus_dw_CD = tl.zeros([CHUNK, D], dtype=tl.float32), tl.zeros([CHUNK, D], dtype=tl.float32)
-    dend_CD, last_D = tl.zeros([CHUNK, D], dtype=tl.float32), tl.zeros([D], dtype=tl.float32)
+    dend_CD, last_CD = tl.zeros([CHUNK, D], dtype=tl.float32), tl.zeros([CHUNK, D], dtype=tl.float32)
+    one_CP = tl.full([CHUNK, P], 1.0, dtype=WIDE)
     for first in range(0, D, P):
         part_CP = first + tl.arange(0, P)[None, :]
         of_CP = (tile.to(tl.int64) * CHUNK + i_C) * D + part_CP
@@ -143,9 +146,9 @@ def _local(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, 
         dq_CD = tl.dot(do_CP, state_PD, dq_CD)
         minus_dw_CD = tl.dot(tl.load(dnew_ptr + of_CP), state_PD, minus_dw_CD)
         dend_CD = tl.dot(tl.load(new_ptr + of_CP), dstate_PD, dend_CD)
-        last_D += tl.sum(state_PD.to(tl.float32) * dstate_PD.to(tl.float32), 0)
+        last_CD = tl.dot(one_CP, state_PD * dstate_PD, last_CD)
     dq_CD, dend_CD = dq_CD * late_CD * from_start_D, dend_CD * early_CD * to_end_D
-    last_D = tl.sum(dend_CD * k_CD, 0) + tl.exp2(all_D) * last_D
+    last_CD = tl.sum(dend_CD * k_CD, 0)[None, :] + tl.exp2(all_D)[None, :] * last_CD
 
     late_q_CD, early_k_CD = (q_CD * late_CD * scale).to(WIDE), (k_CD * early_CD).to(WIDE)
     do_CD, new_CD = tl.load(do_ptr + at_CD, mask=inside_C1, other=0.0), tl.load(new_ptr + of_CD)
@@ -174,7 +177,7 @@ def _local(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, 
     dk_CD = _without_length(dk_CD + dend_CD + more_CD * late_CD + back_CD * early_CD, k_CD, k_scale_C)
     tl.store(dk_ptr + at_CD, dk_CD.to(WIDE), mask=inside_C1)
 
-    dlog_CD = tl.cumsum(dsum_CD, 0, reverse=True) + last_D[None, :]
+    dlog_CD = tl.cumsum(dsum_CD, 0, reverse=True) + last_CD
     gate_CD, biased_CD = _gate(g_ptr + at_CD, inside_C1, rate, bias_D)
     dlog_CD *= lower_bound * gate_CD * (1.0 - gate_CD)
     tl.store(dg_ptr + at_CD, (dlog_CD * rate).to(WIDE), mask=inside_C1)
@@ -218,7 +221,7 @@ def kda_backward(
     gradients = [torch.empty_like(x) for x in inputs[:5]]
     drate, dbias = (do_THD.new_empty(L, H, D, dtype=torch.float32) for _ in range(2))
     states, dstates = (TensorDescriptor.from_tensor(x.view(-1, D), [P, D]) for x in (states_LHDD, dstates_LHDD))
-    known = (do_THD, found.inverse_LHCC, states, dstates, new_LHCD, dnew_LHCD)
+    known = (do_THD, found.inverse_LHCC, found.log_LH2D, states, dstates, new_LHCD, dnew_LHCD)
     numbers = (H, D**-0.5, lower_bound * LOG2_E, lower_bound)
     where = (chunks.start_L, chunks.end_L)
     _local[(H * L,)](*inputs, *where, *known, *gradients, drate, dbias, *numbers, D=D, P=P, **LOCAL_LAUNCH)

@@ -21,8 +21,9 @@ BUDGET_BYTES = 96 * 2**20
 CHUNK_ROWS = 1024
 WHOLE_TILES = 128
 """Rows come in multiples of this where there are as many, and vocabulary in multiples of half of it."""
-LEAST_ROWS = 256
-"""Rows at a time below which products are bound by reading the weight: rather cut the vocabulary in pieces."""
+LEAST_ROWS = 384
+"""Rows at a time below which adding to the weight's gradient costs more than computing part of the logits again."""
+ROWS_IN_PIECES = 512
 BLOCK = 8192
 LAUNCH = {"num_warps": 16}
 
@@ -71,7 +72,7 @@ def _sides(N: int, D: int, V: int, budget_bytes: int, element_bytes: int) -> tup
     """(rows at a time, vocabulary of a piece): whole vocabularies of enough rows, or pieces beside an fp32 sum."""
     if (rows := budget_bytes // (V * element_bytes)) >= min(N, LEAST_ROWS):
         return rows // WHOLE_TILES * WHOLE_TILES or rows, V
-    rows = max(1, min(N, LEAST_ROWS, budget_bytes // (8 * D)))
+    rows = max(1, min(N, ROWS_IN_PIECES, budget_bytes // (8 * D)))
     return rows, max(1, (budget_bytes - rows * D * 4) // (rows * element_bytes))
 
 
@@ -88,40 +89,26 @@ def _add_product(sum_MN: torch.Tensor, a_MK: torch.Tensor, b_KN: torch.Tensor, *
 class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_ND, w_VD, label_N, rows_at_once, words_at_once):
-        (N, D), V = x_ND.shape, w_VD.shape[0]
+        N, V = len(x_ND), len(w_VD)
         counts_N = label_N != IGNORED
         count = counts_N.sum()
-        scale = 1.0 / count.float()
-        dx_ND = torch.empty_like(x_ND) if ctx.needs_input_grad[0] else None
-        dw_VD = torch.empty_like(w_VD) if ctx.needs_input_grad[1] else None
         max_N, picked_N = x_ND.new_full((N,), -torch.inf, dtype=torch.float32), x_ND.new_zeros(N, dtype=torch.float32)
         sum_N = torch.zeros_like(picked_N)
+        ctx.gradients = [
+            torch.empty_like(x) if needed else None
+            for x, needed in zip((x_ND, w_VD), ctx.needs_input_grad[:2], strict=True)
+        ]
         row_slices = _pieces(N, rows_at_once, WHOLE_TILES if rows_at_once >= WHOLE_TILES else 1)
         word_slices = _pieces(V, words_at_once, WHOLE_TILES // 2)
-        R, B = row_slices[0].stop, word_slices[0].stop
-        room, whole = x_ND.new_empty(R * B), len(word_slices) == 1
-        sum_RD = None if whole or dx_ND is None else x_ND.new_empty(R, D, dtype=torch.float32)
+        room = x_ND.new_empty(row_slices[0].stop * word_slices[0].stop)
         for rows in row_slices:
             for words in word_slices:
                 logits_RB = _logits(x_ND[rows], w_VD[words], room)
                 running = (label_N[rows], max_N[rows], sum_N[rows], picked_N[rows])
                 _merge[(len(logits_RB),)](logits_RB, *running, words.start, logits_RB.shape[1], BLOCK_B=BLOCK, **LAUNCH)
-            if dx_ND is None and dw_VD is None:
-                continue
-            lse_R = max_N[rows] + sum_N[rows].log()
-            dx_RD = None if dx_ND is None else dx_ND[rows] if sum_RD is None else sum_RD[: len(lse_R)]
-            for words in reversed(word_slices):
-                last = words is word_slices[-1]
-                dlogits_RB = logits_RB if last else _logits(x_ND[rows], w_VD[words], room)
-                known = (label_N[rows], lse_R, scale, words.start, dlogits_RB.shape[1])
-                _gradient[(len(lse_R),)](dlogits_RB, *known, IGNORED=IGNORED, BLOCK_B=BLOCK, **LAUNCH)
-                if dx_RD is not None:
-                    _add_product(dx_RD, dlogits_RB, w_VD[words], first=last)
-                if dw_VD is not None:
-                    _add_product(dw_VD[words], dlogits_RB.T, x_ND[rows], first=rows.start == 0)
-            if sum_RD is not None:
-                dx_ND[rows] = dx_RD
-        ctx.gradients = [dx_ND, dw_VD]
+            if any(ctx.needs_input_grad):
+                known = (label_N[rows], max_N[rows] + sum_N[rows].log(), 1.0 / count.float())
+                _differentiate((x_ND, w_VD), rows, word_slices, room, known, ctx.gradients)
         return torch.where(counts_N, max_N + sum_N.log() - picked_N, 0.0).sum() / count
 
     @staticmethod
@@ -130,8 +117,38 @@ class _Loss(torch.autograd.Function):
         return *(None if d is None else d.mul_(dloss.to(d.dtype)) for d in gradients), None, None, None
 
 
+def _differentiate(
+    factors: tuple[torch.Tensor, torch.Tensor],
+    rows: slice,
+    word_slices: list[slice],
+    room: torch.Tensor,
+    known: tuple[torch.Tensor, ...],
+    gradients: list[torch.Tensor | None],
+) -> None:
+    """Both gradients of some rows, from the last piece of their logits, which *room* holds, to the first.
+
+    *known*: the rows' labels, their logs of sums, and the scale of all gradients. That of the rows is summed over
+    pieces in fp32.
+    """
+    (x_ND, w_VD), (dx_ND, dw_VD) = factors, gradients
+    label_R, lse_R, scale = known
+    dx_RD = None if dx_ND is None else dx_ND[rows]
+    if dx_ND is not None and len(word_slices) > 1:
+        dx_RD = x_ND.new_empty(len(label_R), x_ND.shape[1], dtype=torch.float32)
+    for words in reversed(word_slices):
+        last, R, B = words is word_slices[-1], len(label_R), words.stop - words.start
+        dlogits_RB = room[: R * B].view(R, B) if last else _logits(x_ND[rows], w_VD[words], room)
+        _gradient[(R,)](dlogits_RB, label_R, lse_R, scale, words.start, B, IGNORED=IGNORED, BLOCK_B=BLOCK, **LAUNCH)
+        if dx_RD is not None:
+            _add_product(dx_RD, dlogits_RB, w_VD[words], first=last)
+        if dw_VD is not None:
+            _add_product(dw_VD[words], dlogits_RB.T, x_ND[rows], first=rows.start == 0)
+    if dx_ND is not None and len(word_slices) > 1:
+        dx_ND[rows] = dx_RD
+
+
 def _logits(x_RD: torch.Tensor, w_BD: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """x W^T in *room*."""
+    """Logits of some rows and words, in *room*."""
     R, B = len(x_RD), len(w_BD)
     return torch.mm(x_RD, w_BD.T, out=room[: R * B].view(R, B))
 
