@@ -111,6 +111,7 @@ def test_products_cost_twice_the_linear_parameters_in_every_mode(
 def test_nothing_is_negative_and_every_kernel_has_a_known_kind() -> None:
     known = {
         *("gemm", "grouped_gemm", "attention", "kda", "scan", "conv", "indexer", "sparse_attention"),
+        *("kda_prepare", "kda_scan", "kda_local", "indexer_choice", "flash_mla", "vector_products"),
         *("elementwise", "broadcast", "cast_up", "cast_down", "copy", "transpose", "cat", "fill", "masked_fill"),
         *("reduction", "norm", "softmax", "loss", "gather", "scatter", "scatter_put", "topk", "sort"),
     }

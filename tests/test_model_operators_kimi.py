@@ -5,7 +5,7 @@ from model_operators import PRODUCTS, forward_flops, model, named, one, saved_by
 
 from simulator.model.architecture import KimiDeltaAttention, LatentAttention
 from simulator.model.operator import Operator, Workload
-from simulator.model.operators import kimi_delta_attention
+from simulator.model.operators import delta_rule
 from simulator.model.operators.layers import component_operators, layer_operators, loss_operators
 
 TOKENS = 8192
@@ -62,22 +62,25 @@ def test_projections_of_kimi_delta_attention_cost_887_mflop_a_token() -> None:
 
 
 def test_delta_rule_costs_16_mflop_a_token_forward_and_43_backward_however_it_is_run() -> None:
-    assert kimi_delta_attention.forward_flops(128) == 169_984
+    assert delta_rule.forward_flops(128) == 169_984
     for execution in ("eager", "compiled", "fused"):
         core = one(component_operators(DELTA, 7168, replace(WORKLOAD, execution=execution)), "delta_rule")
         assert sum(k.flops for k in core.forward) == 169_984 * 96 * TOKENS
         assert sum(k.flops for k in core.backward) == 450_560 * 96 * TOKENS
 
 
-def test_the_chain_of_the_delta_rule_moves_eight_times_the_bytes_of_one_fused_kernel() -> None:
+def test_bytes_and_launches_of_the_delta_rule_by_way() -> None:
     rows = 96 * TOKENS
     fused = one(component_operators(DELTA, 7168, WORKLOAD), "delta_rule")
     chain = one(component_operators(DELTA, 7168, replace(WORKLOAD, execution="compiled")), "delta_rule")
-    assert sum(k.bytes for k in fused.forward) == 1_282 * rows
-    assert sum(k.bytes for k in fused.backward) == 2_566 * rows
+    # q, k, v, gate, beta in; w, u, gated q and k, scores of 16 tokens, decays out; all of those in, the output out
+    prepared = 4 * 256 + 2 * 16 + 4 * 128 / 16
+    assert sum(k.bytes for k in fused.forward) == (4 * 256 + 2 + 2 * prepared + 256) * rows
+    # the walks write a state of 128 x 128 for every 16 tokens and the last kernel reads both
+    assert [k.bytes / rows for k in fused.backward] == [2_210, 3_104, 3_392, 7_076]
     assert sum(k.bytes for k in chain.forward) == 10_032 * rows
     assert sum(k.bytes for k in chain.backward) == 26_524 * rows
-    assert [sum(k.launches for k in side) for side in (fused.forward, fused.backward)] == [1, 5]
+    assert [sum(k.launches for k in side) for side in (fused.forward, fused.backward)] == [2, 4]
     assert [sum(k.launches for k in side) for side in (chain.forward, chain.backward)] == [9, 14]
 
 
@@ -119,7 +122,8 @@ def test_one_row_puts_the_latent_width_on_the_wire() -> None:
 def test_the_whole_model_forward_costs_209_gflop_a_token_without_its_attention_cores() -> None:
     operators = [o for layer in K3.layers for o in layer_operators(K3, layer, WORKLOAD)]
     operators += loss_operators(K3, WORKLOAD, "plain")
-    flops = forward_flops(operators, routed_rows=TOKENS * top_k(K3), kinds=(*PRODUCTS, "kda"))
+    kinds = (*PRODUCTS, "kda_prepare", "kda_scan")
+    flops = forward_flops(operators, routed_rows=TOKENS * top_k(K3), kinds=kinds)
     # 2 x (104.19 G active - norms and other small tensors) + 69 x 16.3 M of delta rule
     assert flops / TOKENS / 1e9 == pytest.approx(209.5, abs=0.05)
 
@@ -132,7 +136,7 @@ def test_sparse_core_costs_428_mflop_a_token_at_every_length() -> None:
 
 
 def test_indexer_costs_8192_flops_a_pair_and_goes_unlearnt() -> None:
-    operators = component_operators(SPARSE, 7168, WORKLOAD)
+    operators = component_operators(SPARSE, 7168, replace(WORKLOAD, core_kernels="partly_fused"))
     scores = one(operators, "index_scores").forward[0]
     pairs = TOKENS * (TOKENS + 1) // 2
     assert (scores.kind, scores.dtype) == ("indexer", "fp8")
@@ -142,6 +146,27 @@ def test_indexer_costs_8192_flops_a_pair_and_goes_unlearnt() -> None:
     assert per_token_mflop(projections) == 14.876672
     index = [operator for operator in operators if operator.name.startswith("index_")]
     assert all(not operator.backward and not operator.backward_weight and not operator.saved for operator in index)
+
+
+def test_the_fused_indexer_writes_positions_in_place_of_scores() -> None:
+    fused, partly = (
+        component_operators(SPARSE, 7168, replace(WORKLOAD, core_kernels=way)) for way in ("fused", "partly_fused")
+    )
+    pairs = TOKENS * (TOKENS + 1) // 2
+    choosing, scores = one(fused, "index_topk"), one(partly, "index_scores")
+    assert "index_scores" not in {operator.name for operator in fused}
+    assert choosing.forward[0].flops == scores.forward[0].flops
+    assert choosing.forward[0].bytes == scores.forward[0].bytes - 4 * pairs + 4 * 2048 * TOKENS
+    assert (choosing.workspace_bytes, scores.workspace_bytes) == (0, 4 * 1024 * TOKENS)
+
+
+def test_small_operators_gather_every_query_its_keys() -> None:
+    core = one(component_operators(SPARSE, 7168, replace(WORKLOAD, core_kernels="small_operators")), "sparse_attention")
+    kept = {saved.name: saved.bytes / TOKENS for saved in core.saved}
+    assert kept["gathered_keys"] == 2048 * 576 * 2
+    # masked scores and softmax in fp32, the softmax again in bf16
+    assert kept["scores"] == 2048 * 96 * (4 + 4 + 2)
+    assert [k.kind for k in core.forward][:2] == ["gather", "gemm"]
 
 
 def test_absorbed_projections_replace_kv_b() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.forecast.attention import attention_problems
+from simulator.forecast.core_kernels import core_kernel_problems
 from simulator.forecast.errors import Refused
 from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
@@ -84,6 +85,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         sequence_lengths(training),
         execution=training.execution,
         attention=training.attention,
+        core_kernels=training.core_kernels,
         dropout=training.dropout,
         sequence_parallel=training.sequence_parallel,
         float8=float8(scenario),
@@ -226,6 +228,7 @@ def _routing(
 def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _expert_problems(scenario, architecture)
     yield from _lora_problems(scenario, architecture)
+    yield from core_kernel_problems(scenario, architecture)
     yield from image_problems(scenario, architecture)
     yield from packing_problems(scenario)
     yield from recompute_problems(scenario, architecture)

@@ -274,6 +274,14 @@ class Training(Section):
             "unfused: products and a softmax over scores in memory, as Megatron-LM."
         ),
     )
+    core_kernels: Literal["fused", "partly_fused", "small_operators"] | None = Field(
+        None,
+        description=(
+            "How Kimi delta attention and sparse latent attention run. fused: this project's kernels; partly_fused: "
+            "published ones, with results in memory between them; small_operators: PyTorch's, one by one. Absent: "
+            "fused with execution fused, partly_fused elsewhere."
+        ),
+    )
     context_parallel: Literal["all_gather", "all_to_all", "ring"] = Field(
         "all_gather",
         description=(

@@ -72,11 +72,22 @@ class ComputeSeries(Series):
     half_rows: Annotated[float, Field(ge=0)] = 0.0
     """Attention only: rows of queries for each compute unit at which the last blocks, that run alone, cost as much as
     all the others. Work grows by 1 + half_rows x units / (batch x heads x length)."""
+    head_block: Annotated[int, Field(ge=1)] = 1
+    """Sparse attention only: heads are padded to a multiple of so many."""
     tiling: Tiling | None = None
     """Matmuls only: present, work is rounded up to tiles and waves of tiles."""
     ridge: Annotated[float, Field(ge=1)] | None = None
     """How sharply the roofs meet: arithmetic and traffic times combine as the norm of this order, since near the ridge
     each keeps the other waiting. None: the larger alone."""
+
+
+class Serial(Record):
+    """A walk along a sequence, one step after the other, however many heads walk beside each other."""
+
+    tokens: Annotated[int, Field(gt=0)]
+    """Tokens of one step."""
+    step: Seconds
+    """What a step takes while there is room for all walks at once."""
 
 
 class Curve(Record):
@@ -91,6 +102,8 @@ class Curve(Record):
     """Relative half-width that holds about two thirds of the measured points around the curve."""
     overhead: Seconds
     """Device time of starting and draining the kernel, added to the roofline."""
+    serial: Serial | None = None
+    """Present: no sequence is done sooner than its steps, whatever the traffic."""
     sustained: Figure[Share] | None = None
     """Share of its own rate that arithmetic keeps within a training step, where the part works at its power limit."""
     compute: tuple[ComputeSeries, ...] = ()

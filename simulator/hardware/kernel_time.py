@@ -74,8 +74,8 @@ def kernel_time(
 ) -> KernelTime:
     """Price one launch of a kernel of *kind*, or many at once where *flops* and *bytes* are arrays.
 
-    *shape* is (m, n, k) of a gemm as executed, (n, k) of a grouped gemm, (heads, head_dim, length) of attention
-    and of FlashAttention-2 (flash2).
+    *shape* is (m, n, k) of a gemm as executed, (n, k) of a grouped gemm, (heads, head_dim, length) of attention, of
+    FlashAttention-2 (flash2) and of what walks a sequence.
     *rows*, for a grouped gemm, are the rows of each expert along the last axis: padding and small experts cost what
     they cost. *weight_gradient* says that a grouped gemm makes an (n, k) gradient for each expert, out of its rows.
     A kernel timed *alone* runs faster than within a step, where the part is at its power limit. No work takes no time.
@@ -96,6 +96,8 @@ def kernel_time(
             compute_s = compute_s / curve.sustained.value
         slower_s = _joined(compute_s, memory_s, compute.ridge)
         binding = compute if compute_s.sum() > memory_s.sum() else memory
+    if curve.serial is not None and ask.shape:
+        slower_s = np.maximum(slower_s, np.ceil(ask.shape[-1] / curve.serial.tokens) * curve.serial.step)
     seconds = np.where((flops_ > 0) | (bytes_ > 0), slower_s + curve.overhead, 0.0)
     return KernelTime(seconds, *_trust(ask, curve, binding), curve.source)
 
@@ -131,7 +133,7 @@ def _joined(compute_s: Floats, memory_s: Floats, ridge: float | None) -> Floats:
 def _compute_s(ask: _Ask, series: ComputeSeries, bytes_per_s: Floats) -> Floats:
     """Time of the arithmetic alone."""
     flops_per_s = ask.accelerator.peak_flops_per_s(ask.dtype) * series.share(_size(ask, series))
-    plain_s = ask.flops / flops_per_s
+    plain_s = ask.flops / flops_per_s * _padded_heads(ask, series)
     if ask.rows is not None and len(ask.shape) == 2:
         if ask.weight_gradient:
             return plain_s * _gradient_work(ask, series)
@@ -140,6 +142,12 @@ def _compute_s(ask: _Ask, series: ComputeSeries, bytes_per_s: Floats) -> Floats:
         rows = np.array([ask.shape[0]], float)
         return plain_s * _tiled_work(ask, series, rows, ask.shape[1:], bytes_per_s / flops_per_s)
     return plain_s * (_depth_work(series, ask.shape[-1]) + _lone_blocks(ask, series)) if ask.shape else plain_s
+
+
+def _padded_heads(ask: _Ask, series: ComputeSeries) -> float:
+    """Heads computed over those asked for, where they come in blocks."""
+    block = series.head_block
+    return 1.0 if block == 1 else -(-ask.shape[0] // block) * block / ask.shape[0]
 
 
 def _depth_work(series: ComputeSeries, depth: ArrayLike) -> Floats:

@@ -20,6 +20,10 @@ Execution = Literal["eager", "compiled", "fused"]
 Attention = Literal["flash", "flash2", "unfused"]
 """Whether softmax attention is one kernel, or products and a softmax over scores in memory."""
 
+CoreKernels = Literal["fused", "partly_fused", "small_operators"]
+"""How the cores of Kimi delta attention and of sparse attention run: a few hand-written kernels, a published chain of
+kernels with results in memory between them, or framework operators one by one."""
+
 Context = Literal["all_gather", "all_to_all", "ring"]
 """How ranks that split sequences attend over all of them: keys and values gathered at once, heads exchanged for
 sequence, or keys and values passed around while the ranks attend to what they have."""
@@ -37,11 +41,13 @@ class Kernel:
     """
 
     kind: str
-    """Which efficiency curve prices it: gemm, grouped_gemm, attention, kda, scan, conv, indexer, sparse_attention;
-    elementwise (contiguous), broadcast (strided or broadcast operands), cast_up, cast_down, copy, transpose, cat, fill,
-    masked_fill, reduction, norm, softmax, loss; gather, scatter, scatter_put, topk, sort, bitonic_sort; around fp8
-    products amax, amax_compiled (the largest absolute value) and quantize, quantize_rows, quantize_columns,
-    quantize_blocks, quantize_transposed (casts from bf16)."""
+    """Which efficiency curve prices it: gemm, grouped_gemm, attention, scan, conv; kda (a chain's kernels),
+    kda_prepare, kda_scan, kda_local; indexer, indexer_choice (with the choice of keys), sparse_attention, flash_mla (a
+    published forward pass of it); vector_products (a product of two vectors each, batched); elementwise (contiguous),
+    broadcast (strided or broadcast operands), cast_up, cast_down, copy, transpose, cat, fill, masked_fill, reduction,
+    norm, softmax, loss; gather, scatter, scatter_put, topk, sort, bitonic_sort; around fp8 products amax, amax_compiled
+    (the largest absolute value) and quantize, quantize_rows, quantize_columns, quantize_blocks, quantize_transposed
+    (casts from bf16)."""
     flops: float
     bytes: float
     shape: tuple[int, ...] = ()
@@ -142,6 +148,8 @@ class Workload:
     """Length in tokens of each sequence, whole; attention never crosses two of them."""
     execution: Execution = "fused"
     attention: Attention = "flash"
+    core_kernels: CoreKernels | None = None
+    """None: as *execution*, fused or partly fused."""
     dropout: bool = False
     """Whether attention's probabilities and the results of sub-layers are dropped out; a flash kernel draws its own."""
     activation_bytes: int = 2
@@ -170,6 +178,16 @@ class Workload:
     def tokens(self) -> int:
         """Tokens of the micro-batch on this rank: those that it shares with the other tp ranks."""
         return ceil(sum(self.sequence_lengths) / self.cp)
+
+    @property
+    def core(self) -> CoreKernels:
+        """How those cores run."""
+        return self.core_kernels or ("fused" if self.execution == "fused" else "partly_fused")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence on this rank."""
+        return ceil(max(self.sequence_lengths) / self.cp)
 
     @property
     def own_tokens(self) -> int:

@@ -16,20 +16,22 @@ from simulator.program.job import Job
 def model_flops(job: Job) -> float:
     """FLOPs of one micro-batch on the mean rank: forward, gradients of inputs, and of weights where they are trained.
 
-    Adapters are left out: they are thin. The loss counts as the plain one, whatever variant recomputes logits.
+    Adapters are left out: they are thin. The loss counts as the plain one, whatever variant recomputes logits, and
+    mixers as their kernels, whatever small operators compute beside.
     """
+    workload = replace(job.workload, core_kernels="fused")
     trained = job.trained.lora_rank is None
-    tokens = job.workload.sent_tokens * job.mesh.etp
+    tokens = workload.sent_tokens * job.mesh.etp
     parts = [
-        *embedding_operators(job.architecture, job.workload),
-        *loss_operators(job.architecture, job.workload, "plain"),
+        *embedding_operators(job.architecture, workload),
+        *loss_operators(job.architecture, workload, "plain"),
     ]
     total = sum(_flops(operator, 1.0, trained=trained) for operator in parts)
     known: dict[tuple[object, object, int], float] = {}
     for layer in job.architecture.layers:
         make = layer.mixer, layer.feed_forward, layer.residual_blocks
         if make not in known:
-            operators = layer_operators(job.architecture, layer, job.workload)
+            operators = layer_operators(job.architecture, layer, workload)
             known[make] = sum(_flops(op, _rows(layer, tokens), trained=trained) for op in operators)
         total += known[make]
     total += _image_flops(job)

@@ -1,7 +1,9 @@
 """The lightning indexer of sparse attention: projections, fp8 scores of every query-key pair, the best keys' choice.
 
-Scores cost 2 h d FLOPs a pair on the tensor cores and 2 h for the weighted sum over heads; fp32 scores are written for
-a block of queries at a time and read by the choice (models_and_formulas section 3.7). The language-model loss sends no
+Scores cost 2 h d FLOPs a pair on the tensor cores and 2 h for the weighted sum over heads (models_and_formulas section
+3.7). Fused, one kernel chooses keys as it scores them (`kernels/indexer.py`); partly fused, fp32 scores are written for
+a block of queries at a time and read by the choice; by small operators, in bf16 and of all pairs whether a query sees
+them or not, every head's product is written too (`kernels/reference/indexer.py`). The language-model loss sends no
 gradient through the choice, so there is no backward pass; a separate loss that trains the indexer is not modelled.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import ceil
 
 from simulator.model.architecture import Indexer
 from simulator.model.operator import Kernel, Operator, Workload
@@ -30,8 +33,15 @@ def index_operators(indexer: Indexer, workload: Workload, hidden: int, query: tu
     """
     lane = token_lane(workload)
     yield from _projections(indexer, workload, hidden, query)
+    if workload.core == "small_operators":
+        yield from map(forward_only, gather_context(workload, indexer.head_dim))
+        yield _small_operators(indexer, workload, lane)
+        return
     yield index_quantise(indexer, lane)
     yield from map(forward_only, gather_context(workload, indexer.head_dim))
+    if workload.core == "fused":
+        yield _choosing_scores(indexer, workload, lane)
+        return
     yield index_scores(indexer, workload, lane, workload.causal_pairs)
     yield index_choice(indexer, lane, workload.causal_pairs)
 
@@ -75,9 +85,50 @@ def index_scores(indexer: Indexer, workload: Workload, lane: Lane, pairs: float)
     return Operator("index_scores", (kernel,), workspace_bytes=workspace)
 
 
+def _choosing_scores(indexer: Indexer, workload: Workload, lane: Lane) -> Operator:
+    """Scores of all causal pairs, never stored, and the choice among them, in one kernel."""
+    scores = index_scores(indexer, workload, lane, workload.causal_pairs).forward[0]
+    chosen = _chosen_bytes(indexer, lane)
+    moved = scores.bytes - FP32_BYTES * workload.causal_pairs + chosen
+    return Operator("index_topk", (replace(scores, kind="indexer_choice", bytes=moved),), output_bytes=chosen)
+
+
+def _small_operators(indexer: Indexer, workload: Workload, lane: Lane) -> Operator:
+    """For each block of queries and sequence: products of all heads, their positive part, weighed sum, mask, choice."""
+    length, h, b = max(workload.sequence_lengths), indexer.heads, lane.element_bytes
+    blocks = ceil(lane.count / _QUERY_BLOCK)
+    block_pairs = min(lane.count, _QUERY_BLOCK) * length
+    rows = lane.count * h
+    product = Kernel(
+        "gemm",
+        2.0 * rows * length * indexer.head_dim,
+        b * (rows * (indexer.head_dim + length) + blocks * length * indexer.head_dim),
+        (rows // blocks, length, indexer.head_dim),
+        lane.dtype,
+        launches=blocks,
+    )
+    pairs = float(blocks) * block_pairs
+    steps = (
+        ("elementwise", 2 * b * h, 1),
+        ("cast_up", (b + FP32_BYTES) * h, 1),
+        ("reduction", FP32_BYTES * (h + 1), 1),
+        ("elementwise", 2 * FP32_BYTES + 2, 4),
+        ("topk", FP32_BYTES, 1),
+    )
+    kernels = tuple(Kernel(k, 0.0, moved * pairs, dtype="fp32", launches=n * blocks) for k, moved, n in steps)
+    workspace = block_pairs * h * (b + FP32_BYTES)
+    return Operator(
+        "index_topk", (product, *kernels), output_bytes=_chosen_bytes(indexer, lane), workspace_bytes=workspace
+    )
+
+
+def _chosen_bytes(indexer: Indexer, lane: Lane) -> float:
+    return float(lane.count * indexer.top_k * _INDEX_BYTES)
+
+
 def index_choice(indexer: Indexer, lane: Lane, pairs: float) -> Operator:
     """Reads every score, writes the positions of the best *top_k* for each query."""
-    chosen = lane.count * indexer.top_k * _INDEX_BYTES
+    chosen = _chosen_bytes(indexer, lane)
     kernel = Kernel("topk", 0.0, FP32_BYTES * pairs + chosen, (indexer.top_k,))
     return Operator("index_topk", (kernel,), output_bytes=chosen)
 

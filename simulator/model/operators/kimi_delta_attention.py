@@ -1,9 +1,6 @@
 """Kimi Delta Attention: projections, short convolutions, the chunked delta rule, gated norm, output.
 
-The delta rule in chunks of C = 64 tokens costs 6 d^2 + 6 C d + 40 BC^2 d / C + 32 BC^3 / C FLOPs a token and head (BC
-= 16) and is bound by memory: the flash-linear-attention chain moves 10,032 B a token and head forward and 26,524
-backward at d = 128, a hand-fused kernel 1,282 and 2,566 (models_and_formulas section 3.6, "Kernel list and bytes per
-token-head"). Other head dims scale the chain's bytes by d / 128, which is exact but for the C-wide score matrices.
+The delta rule itself runs in one of three ways (`delta_rule`, `delta_rule_small`).
 
 Context-parallel ranks hand the convolution's edge and the state from rank to rank, or trade their tokens for a share of
 the heads from the projections to the gated norm, as Megatron-Core does around its gated delta net.
@@ -14,48 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.model.architecture import KimiDeltaAttention
-from simulator.model.operator import Context, Kernel, Operator, Saved, Workload
+from simulator.model.operator import Context, Operator, Workload
 from simulator.model.operators.communication import enter, hand_over_edge, hand_over_state, leave
+from simulator.model.operators.delta_rule import Heads, chain, fused
+from simulator.model.operators.delta_rule_small import small_operators
 from simulator.model.operators.gated_norm import GATED_NORM_OUTPUT, gated_norm
 from simulator.model.operators.gemm import linear
 from simulator.model.operators.head_exchange import EXCHANGED_OUTPUT, between_exchanges, exchange, exchanges_heads
-from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, Lane, gathered_lane, pointwise, token_lane
+from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, gathered_lane, pointwise, token_lane
 from simulator.model.operators.short_convolution import short_convolution
 from simulator.model.split import Split, share
 
 SPLITS = (Split("heads", "the heads"),)
-_CHUNK = 64
-_SUB_CHUNK = 16
-_TABLE_DIM = 128
-
-_Step = tuple[str, int, int, int]
-"""Kernel kind, FLOPs and bytes a token and head at d = 128, launches."""
-
-_CHAIN_FORWARD: tuple[_Step, ...] = (
-    ("norm", 0, 1032, 2),  # l2 norms of q and k
-    ("elementwise", 0, 768, 1),  # gate and its cumulative sum within the chunk
-    ("kda", 8_192, 1248, 1),  # scores within sub-chunks
-    ("fill", 0, 128, 1),  # zero fill of the key-key scores
-    ("kda", 14_336, 1216, 1),  # scores between sub-chunks and the triangular inverse
-    ("kda", 32_768, 1920, 1),  # w and u
-    ("kda", 65_536, 1544, 1),  # the state, sequential over chunks
-    ("kda", 49_152, 2176, 1),  # output
-)
-_CHAIN_BACKWARD: tuple[_Step, ...] = (
-    ("elementwise", 0, 768, 1),  # again: gate and cumulative sum
-    ("kda", 32_768, 2432, 1),  # again: w and u, with the gated q and k
-    ("kda", 65_536, 1544, 1),  # again: the state
-    ("kda", 32_768, 1152, 1),  # dA and dv
-    ("kda", 98_304, 2048, 1),  # the state's gradient, sequential over chunks
-    ("kda", 180_224, 5252, 1),  # w, y, dq, dk, dg in fp32
-    ("kda", 40_960, 6160, 1),  # gradients through the scores
-    ("elementwise", 0, 1024, 1),  # reverse cumulative sum
-    ("elementwise", 0, 1280, 1),  # the gate's gradient
-    ("norm", 0, 2560, 2),  # l2 norms' gradient
-    ("cast_down", 0, 2304, 3),
-)
-_FUSED_FORWARD: tuple[_Step, ...] = (("kda", 169_984, 1282, 1),)
-_FUSED_BACKWARD: tuple[_Step, ...] = (("kda", 450_560, 2566, 5),)
+_WAYS = {"fused": fused, "partly_fused": chain, "small_operators": small_operators}
 
 
 def operators(component: KimiDeltaAttention, hidden: int, workload: Workload) -> tuple[Operator, ...]:
@@ -89,7 +57,7 @@ def _inner(component: KimiDeltaAttention, workload: Workload) -> Iterator[Operat
     yield from hand_over_edge(workload, component.conv_kernel - 1, 3 * width)
     yield short_convolution(lane, "short_conv", "qkv_projection", 3 * width, component.conv_kernel, convolutions)
     yield from hand_over_state(workload, 2 * component.heads * component.head_dim**2)
-    yield _core(component, lane)
+    yield _core(component, workload)
     yield gated_norm(lane, component.heads, component.head_dim, "self_attn.o_norm.weight")
 
 
@@ -116,50 +84,18 @@ def _thin(workload: Workload, name: str, hidden: int, rank: int, width: int) -> 
     yield linear(token_lane(workload), f"{name}_b_proj", f"{name}_latent", rank, width, up)
 
 
-def _core(component: KimiDeltaAttention, lane: Lane) -> Operator:
-    """The delta rule. A fused kernel keeps its inputs only; the chain keeps normed q and k and both score matrices."""
-    fused = lane.execution == "fused"
-    d, rows = component.head_dim, lane.count * component.heads
-    beta_bytes = lane.element_bytes
-    kept = [Saved(f"delta_{name}", rows * d * lane.element_bytes) for name in ("query", "key", "value", "decay")]
-    kept.append(Saved("delta_beta", rows * (beta_bytes if fused else beta_bytes + FP32_BYTES)))
-    if not fused:
-        kept.append(Saved("delta_scores", rows * 2 * _CHUNK * lane.element_bytes))
-        kept.append(Saved("delta_norms", rows * 2 * FP32_BYTES))
+def _core(component: KimiDeltaAttention, workload: Workload) -> Operator:
+    """The delta rule, as the workload says that it runs."""
+    lane, d = token_lane(workload), component.head_dim
+    way = _WAYS[workload.core](Heads(lane, component.heads, d, workload.longest))
     return Operator(
         "delta_rule",
-        forward=_kernels(_FUSED_FORWARD if fused else _CHAIN_FORWARD, component, lane),
-        backward=_kernels(_FUSED_BACKWARD if fused else _CHAIN_BACKWARD, component, lane),
+        forward=way.forward,
+        backward=way.backward,
         backward_weight=(pointwise(FP32_BYTES * component.heads * (d + 1)),),
         weights=("self_attn.A_log", "self_attn.dt_bias"),
-        saved=tuple(kept),
+        saved=way.saved,
         output_bytes=lane.tensor_bytes(component.heads * d),
-        workspace_bytes=0.0 if fused else rows * _chain_workspace(d),
-        backward_workspace_bytes=rows * (_state_bytes(d) if fused else _chain_workspace(d) + 4 * d * FP32_BYTES),
+        workspace_bytes=way.workspace_bytes,
+        backward_workspace_bytes=way.backward_workspace_bytes,
     )
-
-
-def forward_flops(head_dim: int) -> float:
-    """FLOPs of the chunked delta rule a token and head, with equal key and value dims."""
-    inner = 40 * _SUB_CHUNK**2 * head_dim + 32 * _SUB_CHUNK**3
-    return 6 * head_dim**2 + 6 * _CHUNK * head_dim + inner / _CHUNK
-
-
-def _kernels(steps: tuple[_Step, ...], component: KimiDeltaAttention, lane: Lane) -> tuple[Kernel, ...]:
-    rows, d = lane.count * component.heads, component.head_dim
-    flops_scale = rows * forward_flops(d) / forward_flops(_TABLE_DIM)
-    bytes_scale = rows * d / _TABLE_DIM
-    return tuple(
-        Kernel(kind, flops * flops_scale, moved * bytes_scale, (component.heads, d), lane.dtype, launches=launches)
-        for kind, flops, moved, launches in steps
-    )
-
-
-def _state_bytes(d: int) -> float:
-    """One bf16 state matrix per chunk, spread over its tokens."""
-    return 2 * d * d / _CHUNK
-
-
-def _chain_workspace(d: int) -> float:
-    """Per token and head: decay sums in fp32, w, u, gated k and new v in bf16, and the states of all chunks."""
-    return d * FP32_BYTES + 4 * d * 2 + _state_bytes(d)

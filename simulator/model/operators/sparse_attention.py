@@ -1,5 +1,9 @@
 """Sparse attention over latents: each query reads its *top_k* chosen keys, shared by all heads.
 
+Fused: one kernel each way (`kernels/sparse_attention.py` and its backward pass). Partly fused: the published FlashMLA,
+which pads heads to blocks of 64 and has no backward pass, so that the same one follows. Small operators: every query's
+keys gathered to memory, as `kernels/reference/sparse_attention.py` writes it.
+
 Forward 2 k H (d_k + d_v) FLOPs a token, always for the full *top_k* (measured time does not fall where fewer keys are
 valid); backward five products, 2 k H (3 d_k + 2 d_v). Bytes take the gathered latents once, as the L2 cache nearly
 does; gradients of the latents are summed in fp32 by atomics (models_and_formulas section 3.7).
@@ -10,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.model.operator import Kernel, Operator, Saved, Workload
-from simulator.model.operators.lane import FP32_BYTES, Lane, pointwise
+from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, pointwise
 
 _INDEX_BYTES = 4
 
@@ -27,24 +31,23 @@ class SparseShape:
 
 def sparse_attention(lane: Lane, workload: Workload, shape: SparseShape, *, keeps_choice: bool = True) -> Operator:
     """The sparse core; *keeps_choice* False: the chosen positions belong to an earlier layer, which keeps them."""
+    if workload.core == "small_operators":
+        return _small_operators(lane, shape, keeps_choice=keeps_choice)
     tokens, heads, width = lane.count, shape.heads, shape.key_dim
     per_head = float(tokens) * shape.top_k * heads * 2
-    query, keys, output = (lane.tensor_bytes(n) for n in (heads * width, width, heads * shape.value_dim))
-    choice, statistics = tokens * shape.top_k * _INDEX_BYTES, tokens * heads * FP32_BYTES
-    sums = tokens * width * FP32_BYTES
+    output, statistics = lane.tensor_bytes(heads * shape.value_dim), tokens * heads * FP32_BYTES
+    query, choice, sums = lane.tensor_bytes(heads * width), _choice(lane, shape), tokens * width * FP32_BYTES
     dims = (heads, width, max(workload.sequence_lengths))
-    read = query + keys + choice
+    read = query + lane.tensor_bytes(width) + choice
     forward = Kernel(
-        "sparse_attention", per_head * (width + shape.value_dim), read + output + statistics, dims, lane.dtype
+        "sparse_attention" if workload.core == "fused" else "flash_mla",
+        per_head * (width + shape.value_dim),
+        read + output + statistics,
+        dims,
+        lane.dtype,
     )
     backward_flops = per_head * (3 * width + 2 * shape.value_dim)
     backward_bytes = read + query + output + 2 * statistics + 2 * sums
-    saved = (
-        lane.saved("query", heads * width),
-        lane.saved("key_latent_joined", width),
-        lane.saved("latent_output", heads * shape.value_dim),
-        Saved("attention_statistics", statistics),
-    )
     return Operator(
         "sparse_attention",
         forward=(forward,),
@@ -52,9 +55,73 @@ def sparse_attention(lane: Lane, workload: Workload, shape: SparseShape, *, keep
             pointwise(2 * output + statistics, 2.0 * tokens * heads * shape.value_dim, kind="reduction"),
             pointwise(sums, kind="fill"),
             Kernel("sparse_attention", backward_flops, backward_bytes, dims, lane.dtype),
-            pointwise(sums + keys, kind="cast_down"),
+            pointwise(sums + lane.tensor_bytes(width), kind="cast_down"),
         ),
-        saved=saved + ((Saved("chosen_keys", choice),) if keeps_choice else ()),
+        saved=(*_saved(lane, shape, keeps_choice=keeps_choice), Saved("attention_statistics", statistics)),
         output_bytes=output,
         backward_workspace_bytes=sums,
     )
+
+
+def _choice(lane: Lane, shape: SparseShape) -> float:
+    """Bytes of the positions chosen."""
+    return float(lane.count * shape.top_k * _INDEX_BYTES)
+
+
+def _saved(lane: Lane, shape: SparseShape, *, keeps_choice: bool) -> tuple[Saved, ...]:
+    kept = (
+        lane.saved("query", shape.heads * shape.key_dim),
+        lane.saved("key_latent_joined", shape.key_dim),
+        lane.saved("latent_output", shape.heads * shape.value_dim),
+    )
+    return (*kept, Saved("chosen_keys", _choice(lane, shape))) if keeps_choice else kept
+
+
+def _small_operators(lane: Lane, shape: SparseShape, *, keeps_choice: bool) -> Operator:
+    """Keys gathered, scores, softmax and sum; each kernel was seen in a profile of both passes on an H200.
+
+    Autograd keeps the gathered keys, the mask's result and the softmax in fp32 and in the lane's format. Backward, the
+    gradient of the keys' value part is written into zeros as wide as the keys before the two gradients are added.
+    """
+    b, tokens, k = lane.element_bytes, lane.count, shape.top_k
+    gathered, values = float(b * tokens * k * shape.key_dim), float(b * tokens * k * shape.value_dim)
+    scores = float(tokens) * k * shape.heads
+    by_key, by_value = (_products(lane, shape, dim) for dim in (shape.key_dim, shape.value_dim))
+    masked = (Step("copy", 2 * FP32_BYTES), Step("broadcast", 2 * FP32_BYTES, "fp32"))
+    scaled = Step("elementwise", 2 * FP32_BYTES, "fp32")
+    forward = (
+        pointwise(2 * gathered, kind="gather"),
+        by_key,
+        *chain(scores, Step("cast_up", b + FP32_BYTES), scaled, *masked),
+        *chain(scores, Step("softmax", 2 * FP32_BYTES, "fp32"), Step("cast_down", b + FP32_BYTES)),
+        by_value,
+    )
+    backward = (
+        by_value,
+        by_value,
+        *chain(scores, Step("cast_up", b + FP32_BYTES), Step("softmax", 3 * FP32_BYTES, "fp32"), *masked, scaled),
+        *chain(scores, Step("cast_down", b + FP32_BYTES)),
+        by_key,
+        by_key,
+        pointwise(gathered, kind="fill"),
+        pointwise(2 * values, kind="transpose"),
+        pointwise(3 * gathered, kind="broadcast"),
+        pointwise(gathered + 2 * lane.tensor_bytes(shape.key_dim), kind="scatter"),
+    )
+    kept = (Saved("gathered_keys", gathered), Saved("scores", (2 * FP32_BYTES + b) * scores))
+    return Operator(
+        "sparse_attention",
+        forward=forward,
+        backward=backward,
+        saved=(*_saved(lane, shape, keeps_choice=keeps_choice), *kept),
+        output_bytes=lane.tensor_bytes(shape.heads * shape.value_dim),
+        workspace_bytes=FP32_BYTES * scores,
+        backward_workspace_bytes=2 * gathered + 2 * FP32_BYTES * scores,
+    )
+
+
+def _products(lane: Lane, shape: SparseShape, dim: int) -> Kernel:
+    """A product between every query's scores and *dim* channels of its own keys: priced as one of all rows."""
+    rows = lane.count * shape.heads
+    moved = lane.element_bytes * (lane.count * shape.top_k * dim + rows * (shape.top_k + dim))
+    return Kernel("gemm", 2.0 * rows * shape.top_k * dim, moved, (rows, shape.top_k, dim), lane.dtype)

@@ -1,0 +1,123 @@
+"""Cores of Kimi K3.1's mixers priced each way, beside what this project's kernels and PyTorch took on one H200.
+
+Timings are the medians in kernels-2026-11-30.json and kernels-2026-11-30b.json; those of the published chain are in
+test_hardware_measured. Errors are stated as they are.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+from model_operators import model
+
+from simulator.hardware.library import load_accelerator
+from simulator.model.architecture import KimiDeltaAttention, LatentAttention
+from simulator.model.operator import Operator, Workload
+from simulator.model.operators.layers import component_operators
+from simulator.program.costs import Costs, Priced
+from simulator.shipped import shipped
+
+COSTS = Costs(load_accelerator("h200-sxm", Path()), "eager")
+MIXERS = [layer.mixer for layer in model("kimi-k3.1").layers]
+DELTA = next(mixer for mixer in MIXERS if isinstance(mixer, KimiDeltaAttention))
+SPARSE = next(mixer for mixer in MIXERS if isinstance(mixer, LatentAttention))
+CORES = {"delta_rule": DELTA, "sparse_attention": SPARSE, "index_topk": SPARSE}
+
+
+@cache
+def measured(file: str) -> list[dict]:
+    return json.loads(
+        shipped("hardware_profiles", "measured", "h200-sxm", f"kernels-2026-11-30{file}.json").read_text()
+    )["rows"]
+
+
+def row(kernel: str, shape: list[int], file: str = "") -> dict:
+    return next(r for r in measured(file) if r["kernel"] == kernel and r["shape"] == shape)
+
+
+def operator(core: str, way: str, lengths: tuple[int, ...]) -> Operator:
+    workload = Workload(lengths, core_kernels=way)
+    return next(o for o in component_operators(CORES[core], 7168, workload) if o.name == core)
+
+
+def priced(core: str, way: str, *lengths: int) -> tuple[Priced, Priced]:
+    found = operator(core, way, lengths)
+    forward = COSTS.forward(found, (), sum(lengths), None)
+    return forward, COSTS.backward(found, (), sum(lengths), None, trained=False)
+
+
+def passes(core: str, way: str, *lengths: int) -> tuple[float, float]:
+    forward, backward = priced(core, way, *lengths)
+    return forward.duration_ns / 1e9, backward.duration_ns / 1e9
+
+
+@pytest.mark.parametrize("tokens", [1024, 8192, 32768])
+def test_fused_delta_rule(tokens: int) -> None:
+    forward, backward = passes("delta_rule", "fused", tokens)
+    assert forward == pytest.approx(row("kda forward", [tokens, 96, 128], "b")["fused_s"], rel=0.02)
+    assert backward == pytest.approx(row("kda backward", [tokens, 96, 128], "b")["fused_s"], rel=0.03)
+
+
+@pytest.mark.parametrize("tokens", [8192, 32768])
+def test_the_walk_of_eight_sequences_is_bound_by_traffic_and_that_of_one_by_its_steps(tokens: int) -> None:
+    forward, _ = passes("delta_rule", "fused", *(tokens // 8,) * 8)
+    assert forward == pytest.approx(row("kda forward", [tokens, 96, 128], "b")["fused_8_sequences_s"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "forward_error", "backward_error"), [(512, 0.02, -0.07), (1024, 0.04, -0.14), (2048, 0.03, 0.03)]
+)
+def test_small_operators_of_the_delta_rule(tokens: int, forward_error: float, backward_error: float) -> None:
+    found = row("kda, small operators", [tokens, 96, 128], "b")
+    forward, backward = passes("delta_rule", "small_operators", tokens)
+    assert forward / found["forward_s"] - 1 == pytest.approx(forward_error, abs=0.015)
+    after = found["forward_and_backward_s"] - found["forward_s"]
+    assert backward / after - 1 == pytest.approx(backward_error, abs=0.015)
+
+
+@pytest.mark.parametrize("tokens", [512, 1024])
+def test_launches_and_memory_of_the_small_operators(tokens: int) -> None:
+    found = row("kda, small operators", [tokens, 96, 128], "b")
+    forward, backward = (side.launches for side in priced("delta_rule", "small_operators", tokens))
+    assert forward == pytest.approx(found["forward_launches"], rel=0.04)
+    assert forward + backward == pytest.approx(found["forward_and_backward_launches"], rel=0.02)
+    core = operator("delta_rule", "small_operators", (tokens,))
+    held = sum(saved.bytes for saved in core.saved) + core.backward_workspace_bytes
+    assert held == pytest.approx(found["peak_bytes"], rel=0.03)
+
+
+@pytest.mark.parametrize("queries", [1024, 8192])
+def test_fused_sparse_attention(queries: int) -> None:
+    found = row("sparse attention", [queries, 8192, 2048])
+    forward, backward = passes("sparse_attention", "fused", queries)
+    assert forward == pytest.approx(found["fused_s"], rel=0.01)
+    assert backward == pytest.approx(found["backward_fused_s"], rel=0.02)
+
+
+@pytest.mark.parametrize(("queries", "forward_error"), [(256, 0.0), (512, 0.09), (1024, 0.1)])
+def test_small_operators_of_sparse_attention(queries: int, forward_error: float) -> None:
+    # Backward, an addition of transposed operands takes twice what strided ones do.
+    found = row("sparse attention, small operators", [queries, 8192, 2048], "b")
+    forward, backward = passes("sparse_attention", "small_operators", queries)
+    assert forward / found["forward_s"] - 1 == pytest.approx(forward_error, abs=0.015)
+    assert backward / (found["forward_and_backward_s"] - found["forward_s"]) - 1 == pytest.approx(-0.21, abs=0.015)
+
+
+@pytest.mark.parametrize("length", [4096, 8192, 16384, 32768, 65536])
+def test_the_fused_indexer(length: int) -> None:
+    found = row("dense and sparse", [length])["indexer_fp8_s"]
+    assert passes("index_topk", "fused", length)[0] == pytest.approx(found, rel=0.02)
+
+
+def test_small_operators_of_the_indexer() -> None:
+    found = row("indexer, small operators", [8192, 8192], "b")["s"]
+    assert passes("index_topk", "small_operators", 8192)[0] / found - 1 == pytest.approx(-0.065, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("core", "way", "least"), [("delta_rule", "partly_fused", 1.8), ("delta_rule", "small_operators", 180)]
+)
+def test_fused_kernels_of_the_delta_rule_beat_the_others(core: str, way: str, least: float) -> None:
+    fused, other = (sum(passes(core, one, 1024)) for one in ("fused", way))
+    assert other / fused > least
