@@ -52,10 +52,15 @@ def test_three_unsharded_copies_at_the_forward_peak(small: Small) -> None:
 def test_two_unsharded_copies_in_the_backward_pass_of_a_frozen_model(small: Small) -> None:
     program = lower(small("dense", LORA))
     unit = LAYER + ADAPTERS
-    for layer in (1, 2):
+    for layer in (1, 2, 3):
         assert highest(program, "backward", layer, "gathered parameters") == 2 * ROOT + 2 * 2 * unit
-    # The first one finds the buffer that the last forward unit kept.
-    assert highest(program, "backward", 3, "gathered parameters") == 2 * ROOT + 3 * 2 * unit
+
+
+def test_the_root_frees_the_last_gather_buffer_behind_the_forward_pass(small: Small) -> None:
+    program = lower(small("dense", "training.fsdp.prefetch=0"))
+    level = levels(program, "gathered parameters")
+    ends = max(number for number, task in enumerate(program.tasks) if task.phase == "forward")
+    assert (level[ends], level[ends + 1]) == (2 * ROOT + 2 * LAYER, 2 * ROOT)
 
 
 def test_ten_bytes_a_parameter_before_a_gradient_is_reduced_and_eight_while_it_is(small: Small) -> None:
@@ -85,8 +90,7 @@ def test_recomputation_uses_what_the_backward_pass_has_gathered(small: Small) ->
 def test_without_resharding_each_layer_is_gathered_once_a_micro_batch(small: Small) -> None:
     program = lower(small("dense", "training.fsdp.reshard_after_forward=false"), micro_batches=2)
     assert len(named(program, "all-gather")) == 2 * (1 + 4)
-    # All layers stay, beside the last one's flat buffer.
-    assert highest(program, "backward", 3, "gathered parameters") == 2 * ROOT + 4 * 2 * LAYER + 2 * LAYER
+    assert highest(program, "backward", 3, "gathered parameters") == 2 * ROOT + 4 * 2 * LAYER
 
 
 def test_a_ring_of_sixteen_sends_fifteen_sixteenths_of_what_is_gathered(small: Small) -> None:

@@ -45,6 +45,9 @@ class DataParallel(Protocol):
     def reduce(self, unit: Unit, /) -> None:
         """Deal with the gradients of *unit*, which are complete."""
 
+    def finish_forward(self) -> None:
+        """End a forward pass."""
+
     def finish_backward(self) -> None:
         """End a backward pass."""
 

@@ -3,8 +3,8 @@
 Mechanism and memory follow PyTorch 2.14 `torch/distributed/fsdp/_fully_shard`: an all-gather into one flat buffer on
 its own stream, from shards that are cast to the gather's format where they have another; a copy-out into per-parameter
 storage on the compute stream; prefetch of the next unit right after that copy-out. In forward a unit's flat buffer
-lives until the next unit's copy-out, so three unsharded copies exist at the peak; in backward it is freed right after
-its own. A reduce-scatter takes its input in the reduce dtype while the unsharded gradients are still alive, and the
+lives until the next unit's copy-out or the end of the pass, so three unsharded copies exist at the peak; in backward it
+is freed right after its own. A reduce-scatter takes its input in the reduce dtype while the unsharded gradients are still alive, and the
 next one waits for it. Gather buffers and casts come from the memory of the gather's stream, and reduced gradients,
 which live to the end of the step, from the reduction's: caching allocators share none of it with the compute stream.
 
@@ -113,8 +113,7 @@ class Fsdp:
         for position in self._gathers[unit.name]:
             self._emitter.await_(position)
         own = list(self._gathers[unit.name].values())
-        done = self._spent if keep_buffers else [*self._spent, *own]
-        self._spent = own if keep_buffers else []
+        done, self._spent = (self._spent, own) if keep_buffers else (own, self._spent)
         traffic = 2.0 * sum(g.gathered_bytes for g in groups)
         copy = self._costs.price(Kernel("split_copy", 0.0, traffic, launches=len(groups)))
         parameters = [
@@ -138,13 +137,16 @@ class Fsdp:
         self._emitter.release(*(key for key in keys if self._emitter.holds(key)))
         self._gathers.pop(unit.name, None)
 
-    def finish_backward(self) -> None:
-        """Wait for the last reduction, and free the gather buffers that no later unit has freed."""
-        self._finish_reductions()
+    def finish_forward(self) -> None:
+        """Free the gather buffers that no later unit has freed, as the root does behind the model's forward pass."""
         self._emitter.release(*self._spent)
         self._spent = []
         if self._host is not None:
             self._host.settle()
+
+    def finish_backward(self) -> None:
+        """Wait for the last reduction."""
+        self._finish_reductions()
 
     def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
         """The unsharded gradients of *weights* of *unit*; what adds to one that exists is workspace for a moment."""

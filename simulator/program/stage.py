@@ -127,6 +127,7 @@ class StageWriter:
                 prediction.loss.forward(f"{micro_batch} loss {ahead}")
             if chunk.loss is not None:
                 chunk.loss.forward(f"{micro_batch} loss")
+            sharding.finish_forward()
             self._send("forward", micro_batch, number)
 
     def backward(self, micro_batch: int, number: int = 0, *, later: Later = "never") -> None:

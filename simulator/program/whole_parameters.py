@@ -21,6 +21,9 @@ class WholeParameters:
     def reshard(self, unit: Unit) -> None:
         """Nothing: parameters stay whole."""
 
+    def finish_forward(self) -> None:
+        """Nothing: parameters stay whole."""
+
     def rebuilt(self, _resident: Iterable[Allocation]) -> Rebuilt | None:
         """Nothing."""
         return None
