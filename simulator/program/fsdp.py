@@ -4,9 +4,10 @@ Mechanism and memory follow PyTorch 2.14 `torch/distributed/fsdp/_fully_shard`: 
 its own stream, from shards that are cast to the gather's format where they have another; a copy-out into per-parameter
 storage on the compute stream; prefetch of the next unit right after that copy-out. In forward a unit's flat buffer
 lives until the next unit's copy-out or the end of the pass, so three unsharded copies exist at the peak; in backward it
-is freed right after its own. A reduce-scatter takes its input in the reduce dtype while the unsharded gradients are still alive, and the
-next one waits for it. Gather buffers and casts come from the memory of the gather's stream, and reduced gradients,
-which live to the end of the step, from the reduction's: caching allocators share none of it with the compute stream.
+is freed right after its own. A reduce-scatter takes its input in the reduce dtype while the unsharded gradients are
+still alive, and the next one waits for it. Gather buffers and casts come from the memory of the gather's stream, and
+reduced gradients, which live to the end of the step, from the reduction's: caching allocators share none of it with the
+compute stream.
 
 Weights that are gathered in fp8 are cast shard by shard, with scales that one pass over all shards and one all-reduce
 find behind the update (torchao, `precompute_float8_dynamic_scale_for_fsdp`).
