@@ -35,9 +35,35 @@ def test_without_gpu_direct_ports_are_as_slow_as_the_host_and_copies_wait_for_th
     assert {"leaf", "host link copy_out", "host link copy_in", "host memory"} <= set(exchange.link_busy_ns)
 
 
+def test_rows_that_ports_write_into_memory_need_room_and_no_host(small: Small) -> None:
+    few = ("training.sequence_length=1024", *FAR)
+    plain, written = (
+        TrainingStep(assemble_job(*small("mixture", *few, f"training.exchange={way}"))).programs(1)[0]
+        for way in ("all_to_all", "low_latency")
+    )
+    held = {one.key: one.bytes for one in written.resident}
+    assert held["resident.exchange buffer"] == 2 * 16 * 1024 * (2 * 2048 + 16)
+    assert "resident.exchange buffer" not in {one.key for one in plain.resident}
+    assert sum(task.blocks_host for task in plain.tasks) - sum(task.blocks_host for task in written.tasks) == 4
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (
+            ("training.exchange=low_latency",),
+            "training.exchange: found low_latency, but each rank brings 2,048 tokens to a micro-batch's experts, and "
+            "its kernels count to 1,024; nearest valid: 1,024 tokens, or all_to_all, deduplicated, hierarchical",
+        ),
+        (
+            ("training.exchange=low_latency", "cluster.gpu_direct=false", "parallel.ep=16"),
+            "training.exchange: found low_latency, whose ports write into accelerators, but cluster.gpu_direct is off",
+        ),
+        (
+            ("training.exchange=low_latency", "cluster.node=hgx-a100", "parallel.ep=16"),
+            "training.exchange: found low_latency, but what ports of HGX A100 attain so is not known (its file has no "
+            "nic.one_sided); allowed: all_to_all, deduplicated, hierarchical",
+        ),
         (
             ("cluster.gpu_direct=false", "cluster.accelerators=8", "parallel.dp_shard=8"),
             "cluster.gpu_direct: 8 accelerators use no ports; leave it out",

@@ -36,6 +36,13 @@ def test_once_to_each_node_and_on_from_there():
     assert sent == pytest.approx(np.array([[on, on, over, 0], [on, on, 0, over], [over, 0, on, on], [0, over, on, on]]))
 
 
+def test_low_latency_sends_every_row_and_keeps_room_for_all_of_them():
+    way = exchanges()["low_latency"]
+    assert way.sent(mix_of(EVEN, 2, 2)).tolist() == [[7] * 4] * 4
+    # DeepSeek-V3, 128 tokens a rank: 256 * 128 places of 14,336 bytes to send from, and 16 more to receive in, twice.
+    assert way.buffer_bytes(256, 128, 14336.0) == 2 * 256 * 128 * (2 * 14336 + 16)
+
+
 def test_a_group_inside_a_node_is_deduplicated():
     mix = mix_of(EVEN, 2, 4)
     assert exchanges()["hierarchical"].sent(mix) == pytest.approx(exchanges()["deduplicated"].sent(mix))

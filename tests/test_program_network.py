@@ -9,6 +9,7 @@ from simulator.model.operator import Collective as LayerCollective
 from simulator.parallel.folding import apart
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement
+from simulator.program.exchanges import exchanges
 from simulator.program.network import Network
 
 HERE = Path()
@@ -76,6 +77,19 @@ def test_an_exchange_lasts_as_long_as_the_hottest_port_for_everyone() -> None:
     # Seven others send 90 MB each to rank 3; what it sends to itself loads no link.
     assert set(transfer.duration_ns.tolist()) == {int(np.ceil((630e6 / NVLINK + 2e-6) * 1e9))}
     assert np.asarray(transfer.collective.wire_bytes).tolist() == [90e6, 90e6, 90e6, 0, 90e6, 90e6, 90e6, 90e6]
+
+
+def test_rows_that_ports_write_by_themselves_go_at_their_own_rate_after_their_own_start() -> None:
+    sent = np.full((16, 16), 1e6)
+    ways = network(Mesh(dp_shard=16, ep=16), cluster(16))
+    plain, written = ways.exchange(sent), ways.exchange(sent, exchanges()["low_latency"])
+    assert plain is not None
+    assert written is not None
+    # 8 MB leave each rank's port, at 0.91 of its rate, 22.8 us after the launch; no channel takes compute meanwhile.
+    assert set(written.duration_ns.tolist()) == {int(np.ceil((8e6 / (0.91 * PORT) + 22.8e-6) * 1e9))}
+    assert written.collective.link_busy_ns["scale_up"] == plain.collective.link_busy_ns["scale_up"]
+    assert not np.any(written.collective.compute_taken)
+    assert np.asarray(plain.collective.compute_taken).tolist() == pytest.approx([16 / 132] * 16)
 
 
 def test_an_even_exchange_loads_each_level_with_what_goes_that_far() -> None:

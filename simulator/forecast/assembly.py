@@ -34,6 +34,7 @@ from simulator.parallel.folding import Folding, apart, fold
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
 from simulator.program.buckets import Buckets
+from simulator.program.exchanges import exchanges
 from simulator.program.expert_load import node_members
 from simulator.program.image_load import ImageLoad
 from simulator.program.job import Job
@@ -65,6 +66,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         *_problems(scenario, architecture),
         *attention_problems(scenario, architecture, cluster.accelerator),
         *_exchange_problems(scenario, architecture, scale_up_domain(cluster)),
+        *_one_sided_problems(scenario, cluster),
         *float8_problems(scenario, architecture, cluster.accelerator),
         *core_problems(
             offload_of(scenario.training), cluster.node, min(cluster.accelerators, cluster.node.accelerators)
@@ -95,6 +97,8 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         etp=split.etp,
         megatron=megatron,
     )
+    if problems := list(_too_many_tokens(training.exchange, workload.sent_tokens)):
+        raise Refused(problems)
     routing = _routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators)
     return Job(
         architecture=architecture,
@@ -137,6 +141,28 @@ def _exchange_problems(scenario: Scenario, architecture: Architecture, domain: i
         yield (
             f"training.exchange: found {way}, but ep {split.ep} x etp {split.etp} = {group} ranks lie unevenly in "
             f"domains of {domain} accelerators; allowed: all_to_all, or a divisor or multiple of {domain}"
+        )
+
+
+def _one_sided_problems(scenario: Scenario, cluster: Cluster) -> Iterator[str]:
+    way, split = scenario.training.exchange, scenario.parallel
+    if not exchanges()[way].one_sided or split.ep * split.etp <= scale_up_domain(cluster):
+        return
+    if not scenario.cluster.gpu_direct:
+        yield f"training.exchange: found {way}, whose ports write into accelerators, but cluster.gpu_direct is off"
+    if cluster.node.nic is None or cluster.node.nic.one_sided is None:
+        yield (
+            f"training.exchange: found {way}, but what ports of {cluster.node.name} attain so is not known (its file "
+            "has no nic.one_sided); allowed: all_to_all, deduplicated, hierarchical"
+        )
+
+
+def _too_many_tokens(way: str, tokens: int) -> Iterator[str]:
+    most = exchanges()[way].most_tokens
+    if most is not None and tokens > most:
+        yield (
+            f"training.exchange: found {way}, but each rank brings {tokens:,} tokens to a micro-batch's experts, and "
+            f"its kernels count to {most:,}; nearest valid: {most:,} tokens, or all_to_all, deduplicated, hierarchical"
         )
 
 

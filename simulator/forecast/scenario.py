@@ -289,11 +289,12 @@ class Training(Section):
             "exchanged for sequence (Ulysses); ring: keys and values passed on beside the attention to those there."
         ),
     )
-    exchange: Literal["all_to_all", "deduplicated", "hierarchical"] = Field(
+    exchange: Literal["all_to_all", "deduplicated", "hierarchical", "low_latency"] = Field(
         "all_to_all",
         description=(
             "How rows find their experts. all_to_all: each row by itself; deduplicated: a token once to each rank; "
-            "hierarchical: once to each node, and over the links inside to its ranks (DeepEP)."
+            "hierarchical: once to each node, and over the links inside to its ranks (DeepEP); low_latency: each row "
+            "by itself, written by the port into the memory of its expert's rank (DeepEP)."
         ),
     )
     overlap_exchanges: bool = Field(

@@ -70,6 +70,15 @@ class ScaleUp(Record):
         return self
 
 
+class OneSided(Record):
+    """Rows that a port writes one by one into the memory of ranks in other nodes, as low-latency kernels have it do."""
+
+    share: Figure[Share]
+    """Of the port's rate."""
+    start: Figure[Seconds]
+    """From the launch of the kernel until the first row of all ranks is there."""
+
+
 class Nic(Record):
     """The port into the scale-out fabric."""
 
@@ -80,6 +89,8 @@ class Nic(Record):
     """Attained by a library's rings and trees, where one port feeds one other; None: as much as any transfer."""
     latency: Figure[Seconds]
     """Memory to memory between two ports, without switches."""
+    one_sided: OneSided | None = None
+    """None: not known."""
 
 
 class HostLink(Record):

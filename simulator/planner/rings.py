@@ -41,6 +41,8 @@ def fastest(cluster: Cluster, level: Level, operation: Operation) -> float:
     links = cluster.node.scale_up
     collective = links.collectives.get(operation)
     if collective is None or level.kind not in SCALE_UP_KINDS:
-        return level.bandwidth_bytes_per_s * max(level.share, level.ring_share)
+        nic = cluster.node.nic
+        one_sided = nic.one_sided.share.value if nic is not None and nic.one_sided is not None else 0.0
+        return level.bandwidth_bytes_per_s * max(level.share, level.ring_share, one_sided)
     in_switch = links.in_switch.value if links.in_switch and operation == "all_reduce" else 0.0
     return level.bandwidth_bytes_per_s * max(collective.best_share, in_switch)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
-from simulator.program.exchanges import exchanges, mix_of
+from simulator.program.exchanges import Way, exchanges, mix_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class LayerLoad:
     """Rows from each ep rank (row) to each ep rank (column)."""
     wire_rows: npt.NDArray[np.float64]
     """Those that the exchange carries: fewer where it sends a token once for several experts, more where it relays."""
-    units: int | None = None
-    """Compute units that run the exchange; None: as many as the library opens channels."""
+    way: Way = exchanges()["all_to_all"]
+    """How they are sent."""
 
     @property
     def total_rows(self) -> npt.NDArray[np.int64]:
@@ -59,7 +59,7 @@ def layer_load(
     """
     place = mesh.expert_rank()[folding.representative]
     wire = wire_rows(rows, mesh, exchange, top_k, domain)
-    return LayerLoad(rows[place], _each_by_itself(rows, mesh), wire, exchanges()[exchange].units)
+    return LayerLoad(rows[place], _each_by_itself(rows, mesh), wire, exchanges()[exchange])
 
 
 def wire_rows(

@@ -24,12 +24,14 @@ from simulator.model.operator import Collective as LayerCollective
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement, Spread
 from simulator.program.algorithms import Group, soonest
+from simulator.program.exchanges import Way, exchanges
 
 Amounts = npt.NDArray[np.float64]
 PCIE_BYTES_PER_S = 64e9
 """Of PCIe 5.0 x16: scale-up links that are no faster are taken to be PCIe."""
 LARGE_BYTES = 1e9
 """A message whose latency does not count."""
+EACH_BY_ITSELF = exchanges()["all_to_all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +122,37 @@ class Network:
                 rates.append(np.full(len(members), level.bandwidth_bytes_per_s * level.ring_share))
         return np.stack(rates)
 
-    def exchange(self, sent_bytes: Amounts, units: int | None = None) -> Transfer | None:
+    def exchange(self, sent_bytes: Amounts, way: Way = EACH_BY_ITSELF) -> Transfer | None:
         """An all-to-all among ep ranks; *sent_bytes* [ep, ep] from each source (row) to each destination.
 
         Every member finishes with the slowest: each of them sends to and receives from the hottest rank until its port
-        is done. None where ep is 1. *units*: compute units that run it; None: the library's channels.
+        is done. None where ep is 1. *way* says what it runs on.
         """
         if len(sent_bytes) <= 1:
             return None
         out, into = self._placement.exchange_loads(sent_bytes)
-        within = self._placement.spread("ep").within
+        spread = self._placement.spread("ep")
+        within = spread.within
         message = float(sent_bytes.sum(axis=1).mean())
         latency_s = self._inner_latency_s("all_to_all", within[0], message) + self._reached_latency_s(within)
         place = self._placement.folding.representative % len(sent_bytes)
         away = sent_bytes.sum(axis=1) - np.diagonal(sent_bytes)
-        taken = None if units is None else np.full(len(place), share_of_units(self._cluster, units))
-        return self._exchanged("ep", np.maximum(out, into), latency_s, away[place], message, taken)
+        rates, taken = self._rates("all_to_all", within, message), self._taken_by_exchange(spread)
+        if way.one_sided:
+            rates, latency_s = self._one_sided(spread, rates, latency_s)
+        if way.units is not None:
+            taken = np.full(len(place), share_of_units(self._cluster, way.units))
+        return self._transfer("all_to_all", "ep", np.maximum(out, into) / rates, latency_s, away[place], taken)
+
+    def _one_sided(self, spread: Spread, rates: Amounts, latency_s: Amounts) -> tuple[Amounts, Amounts]:
+        """Rates [levels, behaviours] and latency where ports write rows by themselves, as far as that is known."""
+        nic, levels = self._cluster.node.nic, self._cluster.levels
+        if nic is None or nic.one_sided is None:
+            return rates, latency_s
+        share = nic.one_sided.share.value
+        factor = np.array([1.0 if level.kind in SCALE_UP_KINDS else share / level.share for level in levels])
+        beyond = self._inside(spread) < spread.size
+        return rates * factor[:, None], np.where(beyond, nic.one_sided.start.value, latency_s)
 
     def shuffle(self, axis: str, held_bytes: float) -> Transfer | None:
         """An all-to-all along *axis* in which every member spreads *held_bytes* evenly over all of its group.
@@ -253,13 +270,14 @@ class Network:
         latency_s: Amounts,
         sent_bytes: Amounts,
         message_bytes: float | Amounts,
-        taken: Amounts | None = None,
     ) -> Transfer:
         spread = self._placement.spread(axis)
-        rates = self._rates("all_to_all", spread.within, message_bytes)
-        if taken is None:
-            taken = np.where(self._inside(spread) >= spread.size, self._share("exchange"), self._share("between_nodes"))
+        rates, taken = self._rates("all_to_all", spread.within, message_bytes), self._taken_by_exchange(spread)
         return self._transfer("all_to_all", axis, loads / rates, latency_s, sent_bytes, taken)
+
+    def _taken_by_exchange(self, spread: Spread) -> Amounts:
+        """Share of compute that the library's channels take."""
+        return np.where(self._inside(spread) >= spread.size, self._share("exchange"), self._share("between_nodes"))
 
     def _inside(self, spread: Spread) -> npt.NDArray[np.int64]:
         """Members that each behaviour's group has within reach of scale-up links."""

@@ -16,6 +16,7 @@ from simulator.model.operators.vision import Segment, place_images, segments
 from simulator.model.recompute import LayerPlan, plan_layer
 from simulator.model.split import share
 from simulator.program.emitter import allocation, tensors
+from simulator.program.exchanges import exchanges
 from simulator.program.image_code import different_loads
 from simulator.program.job import Job
 from simulator.program.layout import Layout
@@ -113,6 +114,7 @@ class StageOperators:
             *self._gather_buffer(),
             *self._float8_copies(),
             *self._matmul_workspaces(),
+            *self._exchange_buffer(),
         ]
 
     def _unread_gradients(self) -> list[Allocation]:
@@ -139,6 +141,15 @@ class StageOperators:
             return []
         size = gather_buffer_bytes(workload, self._job.architecture.hidden)
         return [allocation("resident.gather buffer", "communication buffers", size)]
+
+    def _exchange_buffer(self) -> list[Allocation]:
+        """What the exchange of rows keeps, one for all layers."""
+        job, slots = self._job, self._job.expert_slots
+        rows = [operator.payload_bytes for operator in self._within() if operator.name == "combine"]
+        if not rows or slots is None or job.mesh.ep == 1:
+            return []
+        size = exchanges()[job.exchange].buffer_bytes(slots * job.mesh.ep, job.workload.sent_tokens, max(rows))
+        return [allocation("resident.exchange buffer", "communication buffers", size)] if size else []
 
     def _matmul_workspaces(self) -> list[Allocation]:
         """What the matmul library holds: PyTorch has a handle in its own thread and one in autograd's.

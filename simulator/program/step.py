@@ -139,7 +139,7 @@ class Pricer:
             restored=restored,
             weights=operator.weights,
             output_size=operator.output_bytes,
-            reads_counts=operator.reads_counts,
+            reads_counts=operator.reads_counts and not (load is not None and load.way.one_sided),
             communicates=bool(
                 operator.name in EXCHANGES or operator.forward_collectives or operator.backward_collectives
             ),
@@ -185,7 +185,7 @@ class Pricer:
         if operator.name in EXCHANGES and load is not None:
             sent = load.wire_rows * (operator.backward_payload_bytes if back else operator.payload_bytes)
             homeward = (operator.name == "combine") != back
-            found.append(self._network.exchange(sent.T if homeward else sent, load.units))
+            found.append(self._network.exchange(sent.T if homeward else sent, load.way))
         routed = load is not None and operator.rows == "routed"
         per_row = load.total_rows.astype(np.float64) if load is not None and routed else 1.0
         found += [

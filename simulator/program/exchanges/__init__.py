@@ -40,18 +40,29 @@ def mix_of(rows: npt.NDArray[np.int64], top_k: int, members: int) -> Mix:
     return Mix(rows.sum() / top_k / ranks, popularity.sum(axis=1) / ranks, reached, entered)
 
 
+def no_buffer(_experts: int, _tokens: int, _row_bytes: float) -> float:
+    """Of a way whose buffers come and go with its rows, or are small."""
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """One way."""
 
     sent: Callable[[Mix], Rows]
     """Rows from each rank (row) to each rank (column), [ep, ep], its own on the diagonal."""
-    units: int | None
+    units: int | None = None
     """Compute units that run it; None: as many as the library opens channels."""
+    one_sided: bool = False
+    """Ports write rows, and their number after them, straight into the other rank's memory: no host waits for it."""
+    most_tokens: int | None = None
+    """That a rank may bring; None: any number."""
+    buffer_bytes: Callable[[int, int, float], float] = no_buffer
+    """Memory that a rank keeps for it, of experts, tokens of a rank, and bytes of a row."""
 
 
 @cache
 def exchanges() -> dict[str, Way]:
     """All ways by name."""
     modules = [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    return {module.NAME: Way(module.sent, module.UNITS) for module in modules}
+    return {module.NAME: module.WAY for module in modules}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.program.exchanges import Mix, Rows
+from simulator.program.exchanges import Mix, Rows, Way
 
 NAME = "all_to_all"
-UNITS = None
 
 
 def sent(mix: Mix) -> Rows:
     """A token goes to a rank as often as it chose experts there."""
     return np.broadcast_to(mix.wanted, (len(mix.wanted), len(mix.wanted)))
+
+
+WAY = Way(sent)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.program.exchanges import Mix, Rows
+from simulator.program.exchanges import Mix, Rows, Way
 
 NAME = "deduplicated"
-UNITS = 20
+_UNITS = 20
 """Of DeepEP unless told otherwise (`Buffer.num_sms`, deepseek-ai/DeepEP@04b06f7a)."""
 
 
 def sent(mix: Mix) -> Rows:
     """On the way home the rank has summed what its experts made of the token."""
     return np.broadcast_to(mix.tokens * mix.reached, (len(mix.reached), len(mix.reached)))
+
+
+WAY = Way(sent, units=_UNITS)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.program.exchanges import Mix, Rows
+from simulator.program.exchanges import Mix, Rows, Way
 
 NAME = "hierarchical"
-UNITS = 20
+_UNITS = 20
 """Of DeepEP unless told otherwise (`Buffer.num_sms`, deepseek-ai/DeepEP@04b06f7a)."""
 
 
@@ -26,3 +26,6 @@ def sent(mix: Mix) -> Rows:
     over_ports = mix.tokens * np.where(crossing, mix.entered[node][None, :], 0.0)
     passed_on = nodes * mix.tokens * np.where(inside, mix.reached[None, :], 0.0)
     return np.asarray(over_ports + passed_on)
+
+
+WAY = Way(sent, units=_UNITS)
