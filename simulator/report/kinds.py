@@ -77,7 +77,7 @@ GROUPS = (
     Group("all-gather", "#E69F00", ("all_gather",), "wire"),
     Group("reduce-scatter, all-reduce", "#C8B400", ("reduce_scatter", "all_reduce"), "wire"),
     Group("send, receive", "#882255", ("send", "pipeline"), "wire"),
-    Group("copy to or from host", "#5D4037", ("copy_in", "copy_out"), "copy"),
+    Group("host copies", "#5D4037", ("copy_in", "copy_out"), "copy"),
     Group("host's cores", "#A1887F", ("cpu_optimizer", "cpu_pass")),
     Group("launch", "#DDDDDD", ("launch",), "other"),
     OTHER,

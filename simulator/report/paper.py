@@ -18,6 +18,8 @@ SIZE_INCHES = (13.333, 7.5)
 """A slide of 16:9."""
 DOTS_PER_INCH = 150
 INK, FAINT = "#222222", "#6B7075"
+_LEGEND_LETTERS, _PATCH_LETTERS = 180, 5
+"""That a legend's row has room for at its usual size, and that a patch of colour takes of it."""
 
 
 def titles(figure: Figure, answer: str, scenario: str) -> None:
@@ -30,9 +32,13 @@ def legend(figure: Figure, entries: Sequence[tuple[str, str]]) -> None:
     """One row of (colour, label) under the title, outside every plot."""
     from matplotlib.patches import Patch
 
+    # A long row shrinks to the width of the figure.
+    size = (
+        9.5 * min(1.0, _LEGEND_LETTERS / sum(len(label) + _PATCH_LETTERS for _, label in entries)) if entries else 9.5
+    )
     figure.legend(
         handles=[Patch(color=colour, label=label) for colour, label in entries],
-        loc="upper left", bbox_to_anchor=(0.008, 0.94), ncols=max(1, len(entries)), frameon=False, fontsize=9.5,
+        loc="upper left", bbox_to_anchor=(0.008, 0.94), ncols=max(1, len(entries)), frameon=False, fontsize=size,
         handlelength=1.0, handleheight=1.0, columnspacing=1.3, handletextpad=0.45,
     )  # fmt: skip
 

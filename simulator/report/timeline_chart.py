@@ -222,7 +222,10 @@ def _name_lanes(axes: Axes, scene: _Scene) -> None:
     axes.set_yticks(
         [lane.y + BAR_HEIGHT / 2 for lane in scene.lanes], [stream_label(lane.stream) for lane in scene.lanes]
     )
-    axes.tick_params(axis="y", length=0, labelsize=7.5, labelcolor=FAINT, pad=3)
+    # Many lanes leave each little height: words shrink with it.
+    low, high = axes.get_ylim()
+    lane_points = axes.get_position().height * SIZE_INCHES[1] * 72 / abs(high - low)
+    axes.tick_params(axis="y", length=0, labelsize=min(7.5, 0.95 * lane_points), labelcolor=FAINT, pad=3)
     for column, rank in enumerate(scene.timeline.ranks):
         heights = [lane.y for lane in scene.lanes if lane.column == column]
         axes.annotate(
