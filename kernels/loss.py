@@ -68,7 +68,7 @@ def _pieces(total: int, at_most: int, multiple: int) -> list[slice]:
     return [slice(at, min(total, at + size)) for at in range(0, total, size)]
 
 
-def _sides(N: int, D: int, V: int, budget_bytes: int, element_bytes: int) -> tuple[int, int]:
+def sides(N: int, D: int, V: int, budget_bytes: int, element_bytes: int) -> tuple[int, int]:
     """(rows at a time, vocabulary of a piece): whole vocabularies of enough rows, or pieces beside an fp32 sum."""
     if (rows := budget_bytes // (V * element_bytes)) >= min(N, LEAST_ROWS):
         return rows // WHOLE_TILES * WHOLE_TILES or rows, V
@@ -160,8 +160,8 @@ def cut_loss(
 
     *budget_bytes* bounds what it allocates beside the gradients. A weight that needs no gradient costs no product.
     """
-    sides = _sides(*x_ND.shape, len(w_VD), budget_bytes, x_ND.element_size())
-    return _Loss.apply(x_ND.contiguous(), w_VD.contiguous(), label_N.contiguous(), *sides)
+    at_once = sides(*x_ND.shape, len(w_VD), budget_bytes, x_ND.element_size())
+    return _Loss.apply(x_ND.contiguous(), w_VD.contiguous(), label_N.contiguous(), *at_once)
 
 
 def chunk_loss(

@@ -52,7 +52,7 @@ def test_a_frozen_head_gets_no_gradient() -> None:
 
 @pytest.mark.parametrize(("width", "words", "sides"), [(4096, 128256, (384, 128256)), (7168, 163840, (512, 83_968))])
 def test_logits_of_as_many_rows_as_the_budget_holds(width: int, words: int, sides: tuple[int, int]) -> None:
-    found = loss._sides(8192, width, words, loss.BUDGET_BYTES, 2)
+    found = loss.sides(8192, width, words, loss.BUDGET_BYTES, 2)
     assert found == sides
     sums = 4 * width * found[0] if found[1] < words else 0
     assert 2 * found[0] * found[1] + sums <= loss.BUDGET_BYTES

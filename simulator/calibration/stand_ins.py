@@ -1,7 +1,6 @@
 """Own kernels as a measure of another stack's: what they gain from part to part, those gain.
 
-Forecasts are of stacks that run public kernels of delta attention, sparse attention and cut losses, and those are timed
-on one part. This project's kernels of the same kinds are timed on both; a point of theirs becomes one of the public
+Curves of the delta rule's chain and of cut losses are of public kernels, which were timed on one part. This project's kernels of the same kinds are timed on both; a point of theirs becomes one of the public
 kernel by what the public one takes on the first part beside them. Right as far as both are bound by the same thing.
 """
 

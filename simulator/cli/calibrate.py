@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Half as many sizes; under four minutes on two H200.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Half as many sizes; under four minutes on two H200.")] = False,
     output: Annotated[
         Path,
         typer.Option(
