@@ -142,12 +142,12 @@ class Fsdp:
         """Free the gather buffers that no later unit has freed, as the root does behind the model's forward pass."""
         self._emitter.release(*self._spent)
         self._spent = []
-        if self._host is not None:
-            self._host.settle()
 
     def finish_backward(self) -> None:
-        """Wait for the last reduction."""
+        """Wait for the last reduction, and the host for the gradients on their way to it."""
         self._finish_reductions()
+        if self._host is not None:
+            self._host.settle()
 
     def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
         """The unsharded gradients of *weights* of *unit*; what adds to one that exists is workspace for a moment."""
