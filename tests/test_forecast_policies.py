@@ -49,14 +49,14 @@ def test_a_named_workload_is_replayed(small: Small) -> None:
     ):
         routing = forecast(*small("mixture", "parallel.ep=8", asked)).summary["routing"]
         assert routing["rank_max_over_mean"] == pytest.approx(busiest, abs=0.01)
-    hot = forecast(*small("mixture", "parallel.ep=8", "routing.workload=W7_burst", "routing.workload_step=3")).summary
+    hot = forecast(*small("mixture", "parallel.ep=8", "routing.workload=W7_burst", "routing.step=3")).summary
     # Two hot experts of sixteen take 0.8 of all picks: 8 x 0.8 times the mean.
     assert hot["routing"]["rank_max_over_mean"] == pytest.approx(6.4, abs=0.1)
 
 
 @pytest.mark.parametrize("name", ["data_sampling", "micro_batch_scheduling"])
-def test_a_policy_that_a_step_cannot_show_is_refused(small: Small, name: str) -> None:
-    with pytest.raises(Refused, match="composes unlike micro-batches"):
+def test_a_policy_that_deals_sequences_needs_some(small: Small, name: str) -> None:
+    with pytest.raises(Refused, match=r"allowed: training\.sequences beside it"):
         forecast(*small("mixture", f"routing.policy={{name: {name}}}"))
 
 

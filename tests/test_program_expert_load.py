@@ -46,3 +46,12 @@ def test_without_expert_parallelism_a_rank_computes_its_own_tokens() -> None:
     load = layer_load(rows(0, 16, 1), mesh, fold(np.zeros((4, 1), int), mesh.groups()))
     assert load.rows.tolist() == [[16, 8, 4, 4]]
     assert load.sent_rows.tolist() == [[32.0]]
+
+
+def test_a_rank_with_more_tokens_sends_more_rows_by_hand() -> None:
+    mesh = Mesh(dp_shard=2, ep=2)
+    load = layer_load(rows(0, 8, 2), mesh, apart(mesh.groups(), 2), source_share=np.array([0.5, 1.5]))
+    # Of 16 tokens the second rank brings 12; the mix is the same: 24 rows to rank 0 and 8 to rank 1 in all.
+    assert load.sent_rows.tolist() == [[6.0, 2.0], [18.0, 6.0]]
+    assert np.asarray(load.own_rows).tolist() == [8, 24]
+    assert load.total_rows.tolist() == [24, 8]

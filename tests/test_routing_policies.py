@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -154,10 +156,10 @@ def test_cuts_make_the_heaviest_micro_batch_light_and_put_it_first():
 
 def test_bringing_alike_sequences_together_gives_experts_fewer_larger_groups():
     table = olmoe("github")
-    setting = Setting(8, 8, 2048, micro_batches=8)
+    tokens = np.full(8 * 8, 2048)
+    setting = Setting(8, 8, 2048, micro_batches=8, sequence_tokens=tokens, domains=4, spread=0.93)
     apart, together = (
-        apply_policy("micro_batch_scheduling", table, table, setting, spread=2.0, together=together)
-        for together in (False, True)
+        apply_policy("micro_batch_scheduling", table, table, setting, together=together) for together in (False, True)
     )
     assert (together.rows**2).sum() > (apart.rows**2).sum()
 
@@ -185,9 +187,31 @@ def test_a_plan_needs_the_shape_of_what_it_is_replayed_on():
         apply_policy("eplb", RoutingTable(np.ones((3, 32)), "t"), olmoe("c4"), SETTING)
 
 
-def test_data_sampling_needs_sequences():
+@pytest.mark.parametrize("name", ["data_sampling", "micro_batch_scheduling"])
+def test_composing_micro_batches_needs_sequences(name):
     with pytest.raises(RoutingError, match="needs the tokens of each sequence"):
-        apply_policy("data_sampling", olmoe("c4"), olmoe("c4"), Setting(16, 8, 512))
+        apply_policy(name, olmoe("c4"), olmoe("c4"), Setting(16, 8, 512))
+
+
+def test_sequences_that_route_in_their_own_way_make_micro_batches_unlike_and_sum_to_the_table():
+    tokens = np.full(4 * 16, 2048)
+    one = Setting(16, 8, 2048, micro_batches=4, sequence_tokens=tokens)
+    alike, unlike = (
+        apply_policy("contiguous", olmoe("c4"), olmoe("c4"), setting)
+        for setting in (one, replace(one, domains=6, spread=0.93))
+    )
+    assert (alike.rows == alike.rows[:1]).all()
+    assert (unlike.rows[0] != unlike.rows[1]).any()
+    assert unlike.rows.sum(axis=0).ravel() == pytest.approx(alike.rows.sum(axis=0).ravel(), rel=0.02, abs=8)
+
+
+def test_scheduling_leaves_every_rank_of_a_micro_batch_as_many_sequences():
+    tokens = np.full(12 * 4, 1024)
+    setting = Setting(4, 8, 3072, micro_batches=4, sequence_tokens=tokens, domains=6, spread=0.93)
+    outcome = apply_policy("micro_batch_scheduling", olmoe("github"), olmoe("github"), setting)
+    counts = [[len(rank) for rank in batch] for batch in outcome.lengths]
+    assert all(len(set(batch)) == 1 for batch in counts)
+    assert sum(batch[0] for batch in counts) == 12
 
 
 def test_a_setting_lists_all_that_is_too_small():

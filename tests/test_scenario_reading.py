@@ -143,8 +143,8 @@ def test_ep_times_etp_must_divide_what_they_borrow_from() -> None:
 
 
 def test_a_step_needs_a_workload() -> None:
-    assert problems(KIMI, "routing.workload_step=2") == [
-        "--set routing.workload_step=2: routing.workload_step: found a step without a workload; leave it out"
+    assert problems(KIMI, "routing.step=2") == [
+        "--set routing.step=2: routing.step: found a step without a workload or drift; leave it out"
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -92,7 +93,9 @@ def policies(tables: list[RoutingTable]) -> None:
     print("\npolicy | trace | rank max/mean fresh | stale | rows at the busiest rank | dropped | experts moved, GB")
     for name, (at, table) in product(policy_names(), enumerate(big)):
         mixed = name in ("data_sampling", "micro_batch_scheduling")
-        setting = Setting(EP, TOP_K, TOKENS, micro_batches=4, sequence_tokens=lengths if mixed else None)
+        setting = Setting(EP, TOP_K, TOKENS, micro_batches=4)
+        if mixed:
+            setting = replace(setting, sequence_tokens=lengths, domains=6, spread=0.93)
         fresh = apply_policy(name, table, table, setting)
         other = big[(at + 1) % len(big)]
         stale = apply_policy(name, other, table, setting)

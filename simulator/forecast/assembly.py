@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
 from simulator.forecast.offloading import core_problems, offload_of, offload_problems
-from simulator.forecast.packing import packing_problems, sequence_lengths
+from simulator.forecast.packing import documents, packing_problems, sequence_lengths
 from simulator.forecast.pipelining import pipeline_of, pipeline_problems, schedule_of
 from simulator.forecast.recomputation import recompute_of, recompute_problems
 from simulator.forecast.scenario import Scenario, Training
@@ -36,16 +36,17 @@ from simulator.parallel.placement import members_within
 from simulator.program.buckets import Buckets
 from simulator.program.exchanges import exchanges
 from simulator.program.expert_load import node_members
-from simulator.program.image_load import ImageLoad
 from simulator.program.job import Job
+from simulator.program.micro_batch import MicroBatch
 from simulator.program.network import scale_up_domain
 from simulator.program.optimizer import Optimizer
 from simulator.program.trained import Trained
-from simulator.routing.outcome import Outcome
+from simulator.routing.outcome import Lengths, Outcome
+from simulator.routing.policies import plans, policy_names
 from simulator.shipped import locate
 
 _COMPOSING = ("data_sampling", "micro_batch_scheduling")
-"""Policies that make one micro-batch unlike the next."""
+"""Policies that deal sequences to ranks and micro-batches."""
 BYTES = {"fp32": 4, "bf16": 2}
 TENSOR_BY_TENSOR = ("adamw_8bit",)
 """Optimizers that find no tensors in a flat buffer."""
@@ -79,10 +80,6 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     degrees = split.dp_replicate, split.dp_shard, split.ep, split.tp, split.cp, split.pp, split.etp
     kept = training.fsdp.reshard_after_forward
     mesh = Mesh(*degrees, post_forward=1 if isinstance(kept, bool) or training.zero != 3 else kept)
-    images = None
-    if training.images is not None:
-        batches = ImageBatches(scenario, architecture)
-        images = batches.load(mesh.data_parallel, training.micro_batch_sequences)
     workload = Workload(
         sequence_lengths(training),
         execution=training.execution,
@@ -100,11 +97,12 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     if problems := list(_too_many_tokens(training.exchange, workload.sent_tokens)):
         raise Refused(problems)
     routing = _routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators)
+    batches = tuple(_micro_batches(scenario, architecture, mesh, routing))
     return Job(
         architecture=architecture,
         cluster=cluster,
         mesh=mesh,
-        folding=_folding(mesh, cluster, images) if folded else apart(mesh.groups(), mesh.stage_ranks),
+        folding=_folding(mesh, cluster, batches) if folded else apart(mesh.groups(), mesh.stage_ranks),
         workload=replace(workload, padded_experts=routing is not None and routing.padded),
         trained=_trained(training),
         optimizer=_optimizer(training),
@@ -124,8 +122,8 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         exchange=training.exchange,
         per_expert=megatron if training.grouped_gemm is None else training.grouped_gemm == "per_expert",
         routing=routing,
-        images=images,
         offload=offload_of(training),
+        micro_batches=batches,
     )
 
 
@@ -205,10 +203,12 @@ def _cluster(scenario: Scenario, folder: Path) -> Cluster:
         raise Refused([f"cluster.gpu_direct: {error}"]) from None
 
 
-def _folding(mesh: Mesh, cluster: Cluster, images: ImageLoad | None) -> Folding:
-    """Ranks of a stage are told apart by their experts, their images and how their groups lie around them."""
+def _folding(mesh: Mesh, cluster: Cluster, batches: Iterable[MicroBatch]) -> Folding:
+    """Ranks of a stage are told apart by their experts, by what they bring to micro-batches and how their groups lie
+    around them.
+    """
     sizes = [level.size for level in cluster.levels]
-    features = [mesh.expert_rank(), *((images.of_ranks(mesh),) if images else ())]
+    features = [mesh.expert_rank(), *(feature for batch in batches for feature in batch.features(mesh))]
     for stage in range(mesh.pp):
         for group in mesh.groups().values():
             features.extend(members_within(group, sizes, stage * mesh.stage_ranks))
@@ -248,7 +248,35 @@ def _routing(
     """What each expert slot receives in a micro-batch, under the scenario's policy; None without experts."""
     if next(iter(architecture.moe_layers()), None) is None:
         return None
-    return ExpertRouting(scenario, architecture, folder, ranks_per_node).outcome(scenario.parallel.ep, tokens)
+    experts = ExpertRouting(scenario, architecture, folder, ranks_per_node)
+    return experts.outcome(scenario.parallel.ep, tokens, micro_batches(scenario))
+
+
+def _micro_batches(
+    scenario: Scenario, architecture: Architecture, mesh: Mesh, routing: Outcome | None
+) -> Iterator[MicroBatch]:
+    """The unlike micro-batches of a step."""
+    training, images = scenario.training, None
+    batches = ImageBatches(scenario, architecture) if training.images is not None else None
+    if batches is not None:
+        images = batches.load(mesh.data_parallel, training.micro_batch_sequences)
+    if routing is None:
+        yield MicroBatch(images=images)
+        return
+    place = mesh.expert_rank()[:: mesh.tp * mesh.cp]
+    for number, rows in enumerate(routing.rows):
+        lengths = routing.lengths[number] if routing.lengths else ()
+        if batches is not None and routing.source_patches is not None:
+            images = batches.dealt(routing.source_patches[number][place])
+        yield MicroBatch(rows, _unless_alike(lengths, training), images)
+
+
+def _unless_alike(lengths: Lengths, training: Training) -> Lengths:
+    """What attends to itself on every rank, longest first; nothing where all ranks have what *training* says."""
+    packed = [[part for length in one for part in documents(training, length)] for one in lengths]
+    ordered = tuple(tuple(sorted(one, reverse=True)) for one in packed)
+    usual = tuple(sorted(sequence_lengths(training), reverse=True))
+    return () if set(ordered) == {usual} else ordered
 
 
 def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
@@ -258,11 +286,7 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from image_problems(scenario, architecture)
     yield from packing_problems(scenario)
     yield from recompute_problems(scenario, architecture)
-    if scenario.routing.policy and scenario.routing.policy.name in _COMPOSING:
-        yield (
-            f"routing.policy.name: found {scenario.routing.policy.name}, which composes unlike micro-batches, and a "
-            "step is simulated with micro-batches that are alike; allowed: a policy that balances within a micro-batch"
-        )
+    yield from _sequence_problems(scenario, architecture)
     split = scenario.parallel
     lengths = (scenario.training.sequence_length,)
     yield from (f"parallel: {told}" for told in split_problems(architecture, split.tp, split.cp, split.etp, lengths))
@@ -277,6 +301,21 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _optimizer_problems(training)
     yield from sharding_problems(scenario)
     yield from offload_problems(scenario)
+
+
+def _sequence_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    told, policy = scenario.training.sequences, scenario.routing.policy
+    if policy is not None and policy.name in _COMPOSING and told is None:
+        yield (
+            f"routing.policy.name: found {policy.name}, which deals sequences to ranks and micro-batches, and all are "
+            "alike; allowed: training.sequences beside it, or another policy"
+        )
+    if policy is not None and policy.name in policy_names() and not plans(policy.name):
+        for field in ("planned_on", "replan_every"):
+            if getattr(policy, field) is not None:
+                yield f"routing.policy.{field}: {policy.name} makes no plan that could age; leave it out"
+    if told is not None and next(iter(architecture.moe_layers()), None) is None:
+        yield f"training.sequences: {architecture.model_type} has no routed experts; leave it out"
 
 
 def _optimizer_problems(training: Training) -> Iterator[str]:

@@ -47,9 +47,15 @@ class Storage:
 
 
 def campaign(
-    scenario: Scenario, folder: Path, cluster: Cluster, step_s: dict[str, float], stored: tuple[float, float]
+    scenario: Scenario,
+    folder: Path,
+    cluster: Cluster,
+    tokens_a_step: float,
+    step_s: dict[str, float],
+    stored: tuple[float, float],
 ) -> dict[str, Any]:
-    """The key "campaign" of a forecast whose step takes *step_s*; *stored*: bytes to store in all and of one rank.
+    """The key "campaign" of a forecast whose step of *tokens_a_step* takes *step_s*; *stored*: bytes to store in all
+    and of one rank.
 
     Raise :exc:`Refused` for a run that failures leave no time, and what the reader of the failures' file raises.
     """
@@ -57,7 +63,6 @@ def campaign(
     assert asked is not None
     sheet = load_failures(asked.failures, folder)
     storage = _storage(asked, cluster, stored)
-    tokens_a_step = scenario.training.global_batch_sequences * scenario.training.sequence_length
     steps = ceil(asked.tokens / tokens_a_step)
     background = asked.checkpoint == "background"
     run = LongRun(

@@ -103,7 +103,7 @@ def _settings(scenario: Scenario, folder: Path) -> Iterator[Change]:
         yield {"training.fsdp.made": "sharded"}
     if not training.fsdp.reshard_after_forward:
         yield {"training.fsdp.reshard_after_forward": True}
-    if training.images is not None and not training.images.even:
+    if training.images is not None and not training.images.even and training.sequences is None:
         yield {"training.images.even": True}
     if training.loss != "cut":
         yield {"training.loss": "cut"}

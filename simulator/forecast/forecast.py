@@ -62,7 +62,7 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
     memory = remember(step.programs, job.cluster, job.folding)
     summary = _summary(scenario, job, step, memory)
     if scenario.campaign is not None:
-        found = campaign(scenario, folder, job.cluster, summary["step_time_s"], _stored(job, step))
+        found = campaign(scenario, folder, job.cluster, _tokens(job, step), summary["step_time_s"], _stored(job, step))
         summary["campaign"] = found | verdict(
             scenario.campaign, found, usd_per_hour(scenario, job.cluster.accelerator.id)
         )
@@ -84,7 +84,7 @@ def _curves(job: Job, step: SimulatedStep, memory: MemoryForecast) -> tuple[Memo
 def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryForecast) -> dict[str, Any]:
     parts, priced = _where_time_goes(job, step)
     step_s = step.step_ns / 1e9
-    tokens = scenario.training.global_batch_sequences * scenario.training.sequence_length
+    tokens = _tokens(job, step)
     flops = model_flops(job) / job.mesh.pp * step.micro_batches
     peak = job.cluster.accelerator.peak_flops_per_s("bf16")
     return {
@@ -113,6 +113,11 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
         },
         "provenance": _provenance(priced),
     }
+
+
+def _tokens(job: Job, step: SimulatedStep) -> float:
+    """Tokens of a step over the whole job."""
+    return job.mean_tokens * job.mesh.data_parallel * step.micro_batches
 
 
 def _where_time_goes(job: Job, step: SimulatedStep) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
@@ -159,7 +164,7 @@ def _by_kind(priced: dict[tuple[str, str], float], step: SimulatedStep) -> dict[
     return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
-def _cost(scenario: Scenario, job: Job, step_s: float, tokens: int) -> dict[str, float | None]:
+def _cost(scenario: Scenario, job: Job, step_s: float, tokens: float) -> dict[str, float | None]:
     """USD of a step and of a million tokens; None where no price is known."""
     hourly = usd_per_hour(scenario, job.cluster.accelerator.id)
     if hourly is None:
@@ -183,7 +188,7 @@ def _stored(job: Job, step: SimulatedStep) -> tuple[float, float]:
 
 
 def _traffic(step: SimulatedStep) -> dict[str, float]:
-    """Bytes that the busiest rank sends in one micro-batch, by kind of collective."""
+    """Bytes that the busiest rank sends in a mean micro-batch, by kind of collective."""
     most: dict[str, float] = {}
     for program in step.programs:
         sent: dict[str, npt.NDArray[np.float64]] = {}
@@ -196,17 +201,19 @@ def _traffic(step: SimulatedStep) -> dict[str, float]:
 
 
 def _routing(job: Job) -> dict[str, Any]:
-    """Skew of what is replayed: means over MoE layers, of ranks and of experts; a copy is an expert of its own."""
+    """Skew of what is replayed: means over MoE layers and unlike micro-batches; a copy is an expert of its own."""
     if job.routing is None:
         return {"rank_max_over_mean": 1.0, "expert_max_over_mean": 1.0}
-    rows = job.routing.rows[0].astype(np.float64)
-    ranks, slots = rows.sum(axis=2), rows.reshape(len(rows), -1)
-    experts = slots.sum(axis=1) / job.routing.placement.experts
+    rows = job.routing.rows.astype(np.float64)
+    ranks, slots = rows.sum(axis=3), rows.reshape(*rows.shape[:2], -1)
+    experts, source = slots.sum(axis=2) / job.routing.placement.experts, job.routing.source_tokens
     return {
-        "rank_max_over_mean": float((ranks.max(axis=1) / ranks.mean(axis=1)).mean()),
-        "expert_max_over_mean": float((slots.max(axis=1) / experts).mean()),
+        "rank_max_over_mean": float((ranks.max(axis=2) / ranks.mean(axis=2)).mean()),
+        "expert_max_over_mean": float((slots.max(axis=2) / experts).mean()),
+        "source_max_over_mean": float((source.max(axis=1) / source.mean(axis=1)).mean()),
+        "unlike_micro_batches": len(job.micro_batches),
         "dropped_share": job.routing.dropped_share,
-        "slots_per_rank": rows.shape[2],
+        "slots_per_rank": rows.shape[3],
         **rebalancing(job),
     }
 
@@ -216,13 +223,14 @@ def _images(scenario: Scenario, job: Job) -> dict[str, Any]:
     tower, load = job.architecture.vision, job.images
     if tower is None or load is None:
         return {}
-    tokens, mean = load.patches // tower.merge**2, float(load.counts.mean())
+    counts = np.stack([batch.images.counts for batch in job.micro_batches if batch.images is not None])
+    tokens, mean = load.patches // tower.merge**2, float(counts.mean())
     room = scenario.training.sequence_length * scenario.training.micro_batch_sequences
     return {
         "images": {
             "per_rank_mean": mean,
-            "per_rank_max": int(load.counts.max()),
-            "rank_max_over_mean": float(load.counts.max()) / mean if mean else 1.0,
+            "per_rank_max": int(counts.max()),
+            "rank_max_over_mean": float(counts.max(axis=1).mean()) / mean if mean else 1.0,
             "tokens_per_image": tokens,
             "share_of_sequence": mean * tokens / room,
         }

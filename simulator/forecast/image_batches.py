@@ -30,6 +30,16 @@ class ImageBatches:
         counts = dealt(self._of_sequences(ranks * sequences), ranks)
         return ImageLoad(_patches(self._asked, self._tower), evened(counts) if self._asked.even else counts)
 
+    def patches_in(self, lengths: Counts) -> Counts:
+        """Patches of the images in each of the sequences that are *lengths* tokens long, no more than find room."""
+        room = lengths // _tokens(self._asked, self._tower)
+        return np.minimum(self._of_sequences(lengths.size), room) * _patches(self._asked, self._tower)
+
+    def dealt(self, patches: Counts) -> ImageLoad:
+        """Images of data-parallel ranks that encode so many *patches*."""
+        one = _patches(self._asked, self._tower)
+        return ImageLoad(one, patches // one)
+
     def _of_sequences(self, number: int) -> Counts:
         asked = self._asked
         if asked.per_sequence is not None:

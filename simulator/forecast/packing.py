@@ -9,9 +9,14 @@ from simulator.forecast.scenario import Scenario, Training
 
 def sequence_lengths(training: Training) -> tuple[int, ...]:
     """Lengths in tokens of what attends to itself in one micro-batch: its sequences, or the documents in them."""
-    whole, document = training.sequence_length, training.document_length or training.sequence_length
-    full, rest = divmod(whole, document)
-    return ((document,) * full + ((rest,) if rest else ())) * training.micro_batch_sequences
+    return documents(training, training.sequence_length) * training.micro_batch_sequences
+
+
+def documents(training: Training, length: int) -> tuple[int, ...]:
+    """Lengths of the documents in a sequence of *length* tokens."""
+    document = training.document_length or length
+    full, rest = divmod(length, document)
+    return (document,) * full + ((rest,) if rest else ())
 
 
 def packing_problems(scenario: Scenario) -> Iterator[str]:

@@ -73,6 +73,8 @@ def _problems(document: Document[Scenario]) -> Iterator[Problem]:
     yield from _lora_targets(document)
     yield from _recompute(document)
     yield from _routing(document)
+    yield from _sequences(document)
+    yield from _unequal_ranks(document)
     yield from _images(document)
 
 
@@ -150,8 +152,78 @@ def _routing(document: Document[Scenario]) -> Iterator[Problem]:
     if len(named) > 1:
         message = f"found {' and '.join(named)}; allowed: one of trace, synthetic and workload"
         yield document.problem(f"routing.{named[-1]}", message)
-    if routing.workload is None and "workload_step" in routing.model_fields_set:
-        yield document.problem("routing.workload_step", "found a step without a workload; leave it out")
+    yield from _drift(document)
+
+
+def _drift(document: Document[Scenario]) -> Iterator[Problem]:
+    routing, sequences = document.content.routing, document.content.training.sequences
+    still = routing.workload is None and routing.drift is None
+    if still and "step" in routing.model_fields_set:
+        yield document.problem("routing.step", "found a step without a workload or drift; leave it out")
+    if routing.drift == "recorded" and routing.trace is None:
+        yield document.problem("routing.drift", "found recorded, but no trace; allowed: a law, or a trace beside it")
+    if routing.drift is not None and routing.workload is not None:
+        message = "found a drift beside a workload, which has steps of its own; leave one out"
+        yield document.problem("routing.drift", message)
+    if routing.drift_between == "micro_batches":
+        if routing.drift is None:
+            yield document.problem("routing.drift_between", "found micro_batches without a drift; leave it out")
+        if sequences is not None:
+            message = "found micro_batches beside training.sequences, which make them unlike; allowed: steps"
+            yield document.problem("routing.drift_between", message)
+    if routing.policy is not None and routing.policy.replan_every is not None:
+        where = "routing.policy.replan_every"
+        if still:
+            yield document.problem(where, "popularity stands still, so plans do not age; leave it out, or add a drift")
+        if routing.policy.planned_on is not None:
+            yield document.problem(where, "found beside planned_on, which fixes the plan; leave one out")
+
+
+def _unequal_ranks(document: Document[Scenario]) -> Iterator[Problem]:
+    """What does not go together with ranks that have sequences of their own."""
+    training, split = document.content.training, document.content.parallel
+    asked, ragged = training.sequences, document.content.routing.workload == "W4_source_ragged"
+    if asked is None and not ragged:
+        return
+    told = "sources are ragged" if ragged else "sequences are told apart"
+    for axis in ("tp", "cp", "etp"):
+        degree = getattr(split, axis)
+        if degree > 1:
+            message = f"found {degree}, whose ranks share sequences, and {told}; allowed: 1"
+            yield document.problem(f"parallel.{axis}", message)
+    if not ragged and asked is not None and asked.lengths is None and training.images is None:
+        return
+    if split.pp > 1:
+        message = f"found {split.pp}, whose stages hand over as much for every rank, and {told}; allowed: 1"
+        yield document.problem("parallel.pp", message)
+    if training.document_length is not None:
+        message = f"cuts all sequences alike, and {told}; leave it out"
+        yield document.problem("training.document_length", message)
+    if training.exchange != "all_to_all":
+        message = f"found {training.exchange}, known of ranks that send as much, and {told}; allowed: all_to_all"
+        yield document.problem("training.exchange", message)
+
+
+def _sequences(document: Document[Scenario]) -> Iterator[Problem]:
+    training = document.content.training
+    asked = training.sequences
+    if asked is None:
+        return
+    if asked.lengths is None and asked.domains == 1 and training.images is None:
+        message = "tells nothing apart; allowed: lengths, or domains from 2 on, or images in the sequences"
+        yield document.problem("training.sequences", message)
+    if "spread" in asked.model_fields_set and asked.domains == 1:
+        yield document.problem("training.sequences.spread", "found with one domain; allowed: domains from 2 on")
+    longest = max(asked.lengths or (0,))
+    if longest > training.sequence_length:
+        message = f"found {longest}, longer than sequence_length({training.sequence_length}); allowed: up to that"
+        yield document.problem("training.sequences.lengths", message)
+    if training.images is not None and training.images.even:
+        message = "found beside sequences told apart; leave it out, or take the policy data_sampling"
+        yield document.problem("training.images.even", message)
+    if document.content.routing.workload is not None:
+        message = "found beside a workload, which has tokens of its own; leave one out"
+        yield document.problem("training.sequences", message)
 
 
 def _images(document: Document[Scenario]) -> Iterator[Problem]:

@@ -1,4 +1,6 @@
-"""What it costs, once, to bring experts from their contiguous places to where a plan wants them."""
+"""What it costs to bring experts to where a plan wants them: once, from their contiguous places, or in each step with a
+new plan, from where the last one had them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def rebalancing(job: Job) -> dict[str, Any]:
     assert job.routing is not None
     new, levels = job.routing.placement, job.cluster.levels
     layers = list(job.architecture.moe_layers())
-    old = contiguous(len(layers), new.experts, new.ranks)
+    old = job.routing.before or contiguous(len(layers), new.experts, new.ranks)
     found = moves(old, new, max(1, job.cluster.node.accelerators // job.mesh.etp))
     each = _expert_bytes(job) / (job.mesh.efsdp * job.mesh.etp)
     near, far = found.within_node.sum(axis=0) * each, found.across_nodes.sum(axis=0) * each

@@ -2,8 +2,8 @@
 
 Setting up and two steps are replayed, since what they leave is where the next has to fit: how the parameters came to
 the device, then a step without optimizer states, at whose end the optimizer allocates them amid whatever is free, then
-a step with them, for which DDP makes its buckets anew. One micro-batch more than are in flight at once stands for all:
-later ones allocate what it did.
+a step with them, for which DDP makes its buckets anew. One turn of unlike micro-batches more than are in flight at once
+stands for all: later ones allocate what it did.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reservation:
 def reserve(program: StageProgram, behaviour: int) -> Reservation:
     """Replay steps of *program* as *behaviour* makes them."""
     replay = Replay(behaviour)
-    replayed = _in_flight(program) + 1
+    replayed = _in_flight(program) + program.unlike
     passes = [task for task in program.tasks if 0 <= task.micro_batch < replayed]
     update = 1 + max(number for number, task in enumerate(program.tasks) if task.micro_batch >= 0)
     replay.run(program.set_up)

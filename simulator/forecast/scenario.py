@@ -161,6 +161,23 @@ class Images(Section):
     frozen: tuple[Literal["tower", "projector"], ...] = Field((), description="Parts whose weights are not trained.")
 
 
+class Sequences(Section):
+    """Sequences told apart, so that micro-batches and ranks are unlike; those of eight micro-batches recur in turn."""
+
+    lengths: tuple[Annotated[int, Field(ge=1, le=16_777_216)], ...] | None = Field(
+        None,
+        min_length=1,
+        description="Tokens of the sequences, rank after rank, in turn, unpadded; absent: sequence_length each.",
+    )
+    domains: Annotated[int, Field(ge=1, le=1000)] = Field(
+        1, description="Domains that sequences are drawn from, each of which routes to experts in its own way."
+    )
+    spread: Annotated[float, Field(gt=0, le=5)] = Field(
+        0.93,
+        description="Standard deviation of an expert's log popularity between domains (0.93 between six of OLMoE).",
+    )
+
+
 class Ddp(Section):
     """DistributedDataParallel (zero: 0); PyTorch's own defaults."""
 
@@ -230,6 +247,7 @@ class Training(Section):
     micro_batch_sequences: Degree = Field(1, description="Sequences a rank takes at once.")
     global_batch_sequences: Degree = Field(description="Sequences of one optimizer step over the whole job.")
     images: Images | None = Field(None, description="Absent: text alone.")
+    sequences: Sequences | None = Field(None, description="Absent: all sequences are alike, and so all micro-batches.")
     lora: Lora | None = Field(None, description="Present: base weights are frozen. Absent: full fine-tuning.")
     multi_token_prediction: Annotated[int, Field(ge=0, le=100)] = Field(
         0, description="Multi-token-prediction modules trained with the model, on the last stage; up to those it has."
@@ -331,7 +349,24 @@ class Balancing(Section):
 
     name: str = Field(description="A file of simulator/routing/policies.", examples=["eplb"])
     planned_on: str | None = Field(None, description="Trace that its plan is made from; absent: the one replayed.")
+    replan_every: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None,
+        description=(
+            "Steps between plans, each made from the step before; absent: the plan is always of what is replayed."
+        ),
+    )
     options: dict[str, float | int | bool | str] = Field({}, description="The policy's own settings.")
+
+
+class Drift(Section):
+    """Popularity that wanders around where it began, its distribution kept (an Ornstein-Uhlenbeck process)."""
+
+    spread: Annotated[float, Field(gt=0, le=5)] = Field(
+        description="Standard deviation of an expert's log popularity around its long-run mean."
+    )
+    persistence: Annotated[float, Field(ge=0, lt=1)] = Field(
+        description="Of an expert's deviation, what is left one step later."
+    )
 
 
 class Routing(Section):
@@ -345,13 +380,22 @@ class Routing(Section):
             "W1_hot_expert_set",
             "W2_hot_rank",
             "W3_spread_hot_experts",
+            "W4_source_ragged",
             "W5_zero_expert_rank",
             "W6_rotating_hotspot",
             "W7_burst",
         ]
         | None
     ) = Field(None, description="A workload of Megatron-LM's benchmark of schedulers; layers route alike.")
-    workload_step: Annotated[int, Field(ge=0)] = Field(0, description="Step of the workload; W6 and W7 change with it.")
+    drift: Literal["recorded"] | Drift | None = Field(
+        None, description="recorded: as the trace's windows change; or a law. Absent: popularity stands still."
+    )
+    drift_between: Literal["steps", "micro_batches"] = Field(
+        "steps", description="What a window of the trace, or a move of the law, stands for."
+    )
+    step: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        0, description="Which step of the drift, or of the workload (W6 and W7 change with it), is forecast."
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Decides all chance in the routing table.")
     policy: Balancing | None = Field(None, description="Absent: experts stay where they are, in order.")
 

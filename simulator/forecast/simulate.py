@@ -2,7 +2,7 @@
 
 Once two micro-batches in a row take equally long, all further ones do: the step is extrapolated from there, so that
 cost does not grow with gradient accumulation. The last one says nothing of that: no gathers of a next one run beside
-its end.
+its end. Unlike micro-batches come in turn, so whole turns of them are compared, and whole turns extrapolated.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class SimulatedStep:
     events: int
     """Events that SimPy processed."""
     period_ns: int
-    """Time of each micro-batch beyond the simulated ones."""
+    """Time of each micro-batch beyond the simulated ones, in the mean over a round."""
     round: int = 1
-    """Micro-batches after which a filled pipeline does the same again."""
+    """Micro-batches after which a step does the same again."""
     shorter: SimulatedStep | None = None
     """Of a pipeline that was extrapolated: the run with fewer micro-batches, which tells what further ones add."""
 
@@ -90,17 +90,19 @@ def simulate(
         events = alone.events + simulation.events
         return SimulatedStep(programs, recordings, count, micro_batches, events, period_ns, lowering.round)
 
+    turn = lowering.unlike
     if lowering.stages > 1:
         return _pipeline(run, lowering, micro_batches)
-    count = min(micro_batches, FIRST_TRY)
+    count = _whole_turns(FIRST_TRY + 2 * (turn - 1), micro_batches, turn)
     while True:
         step = run(count)
         if count == micro_batches:
             return step
-        before, typical = _periods(step.programs[0], step.recordings[0])[-3:-1]
+        periods = _periods(step.programs[0], step.recordings[0])[:-1]
+        before, typical = sum(periods[-2 * turn : -turn]), sum(periods[-turn:])
         if abs(typical - before) <= ALIKE * typical:
-            return replace(step, period_ns=typical)
-        count = min(micro_batches, 2 * count)
+            return replace(step, period_ns=typical // turn)
+        count = _whole_turns(2 * count, micro_batches, turn)
 
 
 def _silent(_share: float) -> None:
@@ -110,11 +112,30 @@ def _silent(_share: float) -> None:
 def _pipeline(run: Callable[[int], SimulatedStep], lowering: TrainingStep, micro_batches: int) -> SimulatedStep:
     """A pipeline that is filled grows by equal amounts: two runs tell them. What is held at once is all simulated."""
     filled = max(FIRST_TRY, 2 * lowering.stages, lowering.held_at_once(micro_batches))
+    if lowering.unlike > 1:
+        return _unlike_pipeline(run, lowering.round, filled, micro_batches)
     more = max(MORE_IN_A_PIPELINE, lowering.round)
     if micro_batches <= filled + more:
         return run(micro_batches)
     shorter, longer = run(filled), run(filled + more)
     return replace(longer, period_ns=(longer.simulated_ns - shorter.simulated_ns) // more, shorter=shorter)
+
+
+def _unlike_pipeline(run: Callable[[int], SimulatedStep], turn: int, filled: int, micro_batches: int) -> SimulatedStep:
+    """A turn later it may still be filling, since its slowest micro-batches come late: two turns in a row tell."""
+    longer, more_ns = run(_whole_turns(filled + turn, micro_batches, turn)), -1
+    while longer.simulated < micro_batches:
+        before, shorter = more_ns, longer
+        longer = run(shorter.simulated + turn)
+        more_ns = longer.simulated_ns - shorter.simulated_ns
+        if abs(more_ns - before) <= ALIKE * more_ns:
+            return replace(longer, period_ns=more_ns // turn, shorter=shorter)
+    return longer
+
+
+def _whole_turns(least: int, micro_batches: int, turn: int) -> int:
+    """So many micro-batches, *least* or a few more, that the others of *micro_batches* are whole turns; at most all."""
+    return min(micro_batches, least + (micro_batches - least) % turn)
 
 
 def _periods(program: StageProgram, recording: Recording) -> list[int]:

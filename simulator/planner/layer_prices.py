@@ -238,7 +238,7 @@ class LayerPrices:
         gathered = 1
         for number, one in enumerate(routed):
             operator, again = one.operator, one.runs and number < last
-            load = LayerLoad((rows * gathered).reshape(len(indices) * ep, -1), np.zeros((1, 1)), np.zeros((1, 1)))
+            load = LayerLoad((rows * gathered).reshape(len(indices) * ep, -1), np.zeros((1, 1)), np.zeros((1, 1)), 0.0)
             bare = replace(operator, forward_collectives=(), backward_collectives=())
             # A gather or scatter of rows takes the fullest rank at least as long as one of the mean rank's.
             mean = float(rows.mean(axis=(0, 1)).sum()) * gathered
@@ -257,7 +257,7 @@ class LayerPrices:
                 if asked.axis == "etp":
                     gathered = etp if asked.operation == "all_gather" else 1
         for copy in copies:
-            load = LayerLoad(rows.reshape(len(indices) * ep, -1), np.zeros((1, 1)), np.zeros((1, 1)))
+            load = LayerLoad(rows.reshape(len(indices) * ep, -1), np.zeros((1, 1)), np.zeros((1, 1)), 0.0)
             stretch.copy(pricer.step(copy, adapters, load))
         return stretch.passes()
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.forecast.assembly import TENSOR_BY_TENSOR, assemble_job
+from simulator.forecast.errors import Refused
 from simulator.forecast.fitting import changed
 from simulator.forecast.image_batches import ImageBatches
 from simulator.forecast.offloading import offload_of
@@ -149,6 +150,13 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         zeros=_zeros(training),
         own=job.recompute,
     )
+    if len(job.micro_batches) > 1 or job.micro_batches[0].lengths:
+        raise Refused(
+            [
+                "plan: bounds of splits know micro-batches and ranks that are alike; leave out training.sequences, "
+                "routing.drift_between and W4_source_ragged, or try splits one by one with `rackcast compare --over`"
+            ]
+        )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None
     bound = Bounds(job, experts, training.global_batch_sequences, images).of(splits)

@@ -1,6 +1,7 @@
 """Expert load: what a routing table makes each rank compute and send.
 
-Ranks are assumed to send the same mix (their data is alike), and every ep group to see the same table.
+Ranks are assumed to send the same mix (their data is alike), though some may send more of it than others, and every ep
+group to see the same table.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from simulator.engine.task import Quantity
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
 from simulator.program.exchanges import Way, exchanges, mix_of
@@ -25,6 +27,8 @@ class LayerLoad:
     """Rows from each ep rank (row) to each ep rank (column)."""
     wire_rows: npt.NDArray[np.float64]
     """Those that the exchange carries: fewer where it sends a token once for several experts, more where it relays."""
+    own_rows: Quantity
+    """Rows that a rank's tokens make, wherever they go: as many come home."""
     way: Way = exchanges()["all_to_all"]
     """How they are sent."""
 
@@ -38,11 +42,6 @@ class LayerLoad:
         """The load of *ranks* ranks that bring their rows together and split each expert among them (etp)."""
         return replace(self, rows=self.rows * ranks)
 
-    @property
-    def own_rows(self) -> float:
-        """Rows that each rank's tokens make, wherever they go: as many come home."""
-        return float(self.sent_rows[0].sum())
-
 
 def layer_load(
     rows: npt.NDArray[np.int64],
@@ -51,15 +50,20 @@ def layer_load(
     exchange: str = "all_to_all",
     top_k: int = 1,
     domain: int = 1,
+    source_share: npt.NDArray[np.float64] | None = None,
 ) -> LayerLoad:
     """The load of one MoE layer whose experts receive *rows* [ep ranks, experts on the rank] from one ep group.
 
     *exchange* names a file of `exchanges/`; *top_k* experts a token and accelerators of a scale-up *domain* say what it
-    saves and where.
+    saves and where. *source_share*: tokens that each rank brings over the mean, where that is not 1; each row then goes
+    by itself.
     """
-    place = mesh.expert_rank()[folding.representative]
-    wire = wire_rows(rows, mesh, exchange, top_k, domain)
-    return LayerLoad(rows[place], _each_by_itself(rows, mesh), wire, exchanges()[exchange])
+    place, way = mesh.expert_rank()[folding.representative], exchanges()[exchange]
+    sent = _each_by_itself(rows, mesh)
+    if source_share is not None:
+        sent = sent * source_share[:, None]
+        return LayerLoad(rows[place], sent, sent, sent.sum(axis=1)[place], way)
+    return LayerLoad(rows[place], sent, wire_rows(rows, mesh, exchange, top_k, domain), float(sent[0].sum()), way)
 
 
 def wire_rows(

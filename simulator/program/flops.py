@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+
+import numpy as np
 
 from simulator.model.architecture import Layer, MixtureOfExperts
 from simulator.model.operator import Operator
@@ -19,6 +22,16 @@ def model_flops(job: Job) -> float:
     Adapters are left out: they are thin. The loss counts as the plain one, whatever variant recomputes logits, and
     mixers as their kernels, whatever small operators compute beside.
     """
+    usual = (job.workload.sequence_lengths,)
+    ranks = Counter(lengths for batch in job.micro_batches for lengths in (batch.lengths or usual * job.mesh.ep))
+    found = {
+        lengths: _flops_of(replace(job, workload=replace(job.workload, sequence_lengths=lengths))) for lengths in ranks
+    }
+    return sum(found[lengths] * count for lengths, count in ranks.items()) / ranks.total() + _image_flops(job)
+
+
+def _flops_of(job: Job) -> float:
+    """Those of a rank with the job's sequences, but for images."""
     workload = replace(job.workload, core_kernels="fused")
     trained = job.trained.lora_rank is None
     tokens = workload.sent_tokens * job.mesh.etp
@@ -34,7 +47,6 @@ def model_flops(job: Job) -> float:
             operators = layer_operators(job.architecture, layer, workload)
             known[make] = sum(_flops(op, _rows(layer, tokens), trained=trained) for op in operators)
         total += known[make]
-    total += _image_flops(job)
     return total + sum(_module_flops(job, module, tokens, trained=trained) for module in job.architecture.mtp_modules())
 
 
@@ -61,7 +73,8 @@ def _image_flops(job: Job) -> float:
         for segment in one
         for operator in differentiated(job.trained, segment).operators
     )
-    return flops * float(load.counts.mean())
+    counts = [batch.images.counts for batch in job.micro_batches if batch.images is not None]
+    return flops * float(np.mean(counts))
 
 
 def _rows(layer: Layer, tokens: int) -> float:

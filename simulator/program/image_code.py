@@ -21,7 +21,7 @@ from simulator.program.costs import Priced
 from simulator.program.emitter import Emitter, allocation
 from simulator.program.job import Job
 from simulator.program.layer_code import Gradients, LayerCode, Rerun
-from simulator.program.step import NOTHING_KEPT, Kept, Step
+from simulator.program.step import NOTHING_KEPT, Kept, Parted, Step
 from simulator.program.trained import Trained
 
 Price = Callable[[Operator, bool], Step]
@@ -124,7 +124,6 @@ def unlike(steps: Sequence[Step], which: Which) -> Step:
     """
     if len(steps) == 1:
         return steps[0]
-    saved = zip(*(step.saved.tensors for step in steps), strict=True)
     return replace(
         steps[-1],
         forward=_priced([step.forward for step in steps], which),
@@ -132,8 +131,21 @@ def unlike(steps: Sequence[Step], which: Which) -> Step:
         output_bytes=_each([step.output_bytes for step in steps], which),
         workspace_bytes=_each([step.workspace_bytes for step in steps], which),
         backward_workspace_bytes=_each([step.backward_workspace_bytes for step in steps], which),
-        saved=Kept(tuple(_each(sizes, which) for sizes in saved), steps[-1].saved.sizes),
+        saved=_kept([step.saved for step in steps], which),
+        restored=_kept([step.restored for step in steps], which),
+        parted=_parted([step.parted for step in steps if step.parted is not None], which),
     )
+
+
+def _parted(parted: Sequence[Parted], which: Which) -> Parted | None:
+    if not parted:
+        return None
+    return Parted(_priced([one.inputs for one in parted], which), _priced([one.weights for one in parted], which))
+
+
+def _kept(kept: Sequence[Kept], which: Which) -> Kept:
+    sizes = zip(*(one.tensors for one in kept), strict=True)
+    return replace(kept[-1], tensors=tuple(_each(each, which) for each in sizes))
 
 
 def _steps(alike: Sequence[Segment], which: Which, price: Price, *, trained: bool) -> list[Step]:

@@ -14,6 +14,7 @@ from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
 from simulator.program.buckets import Buckets
 from simulator.program.image_load import ImageLoad
+from simulator.program.micro_batch import MicroBatch
 from simulator.program.offload import NOTHING, Offload
 from simulator.program.optimizer import Optimizer
 from simulator.program.pipeline import Pipeline
@@ -60,10 +61,22 @@ class Job:
     per_expert: bool
     """Whether the products of a rank's experts are launched one by one, in a library's loop."""
     routing: Outcome | None
-    """Rows of every expert slot in one micro-batch, and where the experts are; None without experts."""
-    images: ImageLoad | None = None
-    """None for a batch of text alone."""
+    """Rows of every expert slot, and where the experts are; None without experts."""
+    micro_batches: tuple[MicroBatch, ...]
+    """The unlike micro-batches of a step, which goes through them in turn."""
     offload: Offload = NOTHING
+
+    @property
+    def images(self) -> ImageLoad | None:
+        """Those of the first micro-batch; None for a batch of text alone."""
+        return self.micro_batches[0].images
+
+    @property
+    def mean_tokens(self) -> float:
+        """Tokens that a data-parallel rank brings to a micro-batch, in the mean."""
+        usual = (self.workload.sequence_lengths,)
+        batches = [batch.lengths or usual for batch in self.micro_batches]
+        return sum(sum(map(sum, ranks)) / len(ranks) for ranks in batches) / len(batches)
 
     @property
     def expert_slots(self) -> int | None:

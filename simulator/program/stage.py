@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from simulator.engine.task import Allocation, Task
+import numpy as np
+
+from simulator.engine.task import Allocation, Quantity, Task
 from simulator.program.costs import Priced
 from simulator.program.data_parallel import DataParallel
 from simulator.program.emitter import Emitter, allocation, tensors
@@ -39,8 +41,10 @@ class StageProgram:
     first_rank: int
     """Global number of the stage's first rank."""
     layout: Layout
+    unlike: int
+    """Micro-batches that are unlike; those after them are like the first ones again."""
     loads: dict[int, LayerLoad]
-    """Expert load of its MoE layers, by layer index."""
+    """Expert load of its MoE layers in the first micro-batch, by layer index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +86,25 @@ class StageCode:
     layers: Sequence[LayerCode]
     """Of all chunks; multi-token-prediction modules behind them."""
     chunks: Sequence[ChunkCode]
+    input_bytes: Quantity
+    """Of the residual stream between two layers."""
 
 
 class StageWriter:
-    """Writes the passes of a stage."""
+    """Writes the passes of a stage, whose unlike micro-batches have *codes* in turn."""
 
     def __init__(
-        self, job: Job, layout: Layout, code: StageCode, emitter: Emitter, sharding: DataParallel, network: Network
+        self,
+        job: Job,
+        layout: Layout,
+        codes: Sequence[StageCode],
+        emitter: Emitter,
+        sharding: DataParallel,
+        network: Network,
     ) -> None:
         self._job = job
-        self._code = code
+        self._codes = codes
+        self._code = codes[0]
         self._emitter = emitter
         self._sharding = sharding
         self._network = network
@@ -99,16 +112,22 @@ class StageWriter:
         self._root = layout.root
         self._vision = layout.vision
         self._copied_elements = layout.copied_elements
-        layers = job.layers_of(code.number)
+        layers = job.layers_of(self._code.number)
         self._first_module = len(layers)
         behind = len(job.architecture.layers)
-        self._layers = [layer.index for layer in layers] + [behind + n for n in range(len(code.layers) - len(layers))]
-        self._input_bytes = float(job.workload.own_tokens * job.architecture.hidden * job.workload.activation_bytes)
+        self._layers = [layer.index for layer in layers] + [
+            behind + n for n in range(len(self._code.layers) - len(layers))
+        ]
+
+    def _begin(self, micro_batch: int, number: int) -> ChunkCode:
+        """Write *micro_batch* from here on, in the chunk of that *number*."""
+        self._emitter.micro_batch = micro_batch
+        self._code = self._codes[micro_batch % len(self._codes)]
+        return self._code.chunks[number]
 
     def forward(self, micro_batch: int, number: int = 0) -> None:
         """All layers of the chunk of that *number* forward, gathering ahead."""
-        emitter, sharding, chunk = self._emitter, self._sharding, self._code.chunks[number]
-        emitter.micro_batch = micro_batch
+        emitter, sharding, chunk = self._emitter, self._sharding, self._begin(micro_batch, number)
         with emitter.at(phase="forward"):
             self._receive("forward", micro_batch, number)
             if chunk.has_end:
@@ -134,8 +153,7 @@ class StageWriter:
         """All layers of a chunk backward, recomputed where asked for; matmuls for gradients of their weights may come
         *later*.
         """
-        emitter, sharding, chunk = self._emitter, self._sharding, self._code.chunks[number]
-        emitter.micro_batch = micro_batch
+        emitter, sharding, chunk = self._emitter, self._sharding, self._begin(micro_batch, number)
         with emitter.at(phase="backward"):
             self._receive("backward", micro_batch, number)
             if chunk.has_end:
@@ -160,9 +178,8 @@ class StageWriter:
 
     def weights(self, micro_batch: int, number: int = 0) -> None:
         """The gradients of weights that a backward pass has left."""
-        emitter = self._emitter
-        emitter.micro_batch = micro_batch
-        for place in reversed(self._code.chunks[number].places):
+        emitter, chunk = self._emitter, self._begin(micro_batch, number)
+        for place in reversed(chunk.places):
             unit = self._units[place]
             with emitter.at(phase="backward", layer=self._layers[place]):
                 self._code.layers[place].weights(f"{micro_batch} {unit.name}", partial(self._sharding.gradients, unit))
@@ -271,7 +288,9 @@ class StageWriter:
         here = self._job.pipeline.virtual(self._code.number, chunk)
         forward, sends = direction == "forward", sender == self._code.number
         boundary = here if forward == sends else here - 1
-        return self._network.hand_over(self._input_bytes, f"{direction} {micro_batch} {boundary}", sender, receiver)
+        # Stages hand over as much for every rank: jobs with unequal sequences have one stage.
+        size = float(np.max(self._code.input_bytes))
+        return self._network.hand_over(size, f"{direction} {micro_batch} {boundary}", sender, receiver)
 
     def _stream(self, way: str, direction: str, chunk: int) -> str:
         """The stream of hand-overs; those of a model in the opposite direction have their own."""
@@ -284,16 +303,16 @@ class StageWriter:
             return self._kept_by_module(number - self._first_module, tag)
         kept, layer = [], self._job.architecture.layers[self._layers[number]]
         if self._code.layers[number].keeps_input:
-            size = layer.hyper_connections * self._input_bytes
+            size = layer.hyper_connections * self._code.input_bytes
             kept.append(allocation(f"{tag}.input", "saved activations", size))
         if self._starts_block(layer.index):
-            kept.append(allocation(f"{tag}.block", "saved activations", self._input_bytes))
+            kept.append(allocation(f"{tag}.block", "saved activations", self._code.input_bytes))
         return kept
 
     def _kept_by_module(self, ahead: int, tag: str) -> list[Allocation]:
         """The embedding; of the hidden states, those of the model are kept by the final norm."""
         inputs = 1 if ahead == 0 else 2
-        kept = tensors(f"{tag}.input", "saved activations", [self._input_bytes] * inputs)
+        kept = tensors(f"{tag}.input", "saved activations", [self._code.input_bytes] * inputs)
         return [kept] if self._code.layers[self._first_module + ahead].keeps_input else []
 
     def _starts_block(self, index: int) -> bool:

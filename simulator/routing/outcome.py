@@ -5,13 +5,18 @@ One expert-parallel group is meant: its ranks bring tokens, dispatch them and co
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from simulator.routing.placement import Placement
 from simulator.routing.rows import rows_per_expert
+from simulator.routing.sequences import domain_shares
 from simulator.routing.table import FloatArray, IntArray, RoutingTable
+
+Lengths = tuple[tuple[int, ...], ...]
+"""Tokens of each sequence of each rank in one micro-batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,27 +35,57 @@ class Setting:
     """Tokens of each sequence of the step, [sequences], in the order of arrival, instead of *tokens*."""
     image_patches: IntArray | None = None
     """Patches of each of these sequences' images, [sequences]: work of the vision tower."""
+    domains: int = 1
+    """Kinds of sequences, each of which routes in its own way."""
+    spread: float = 0.0
+    """Standard deviation of an expert's log popularity between domains."""
 
     def __post_init__(self) -> None:
         small = [
             f"{name} is {value}, expected at least 1"
-            for name in ("ep", "top_k", "tokens", "ranks_per_node", "micro_batches")
+            for name in ("ep", "top_k", "tokens", "ranks_per_node", "micro_batches", "domains")
             if (value := getattr(self, name)) < 1
         ]
         if small:
             raise ValueError("; ".join(small))
 
     @property
-    def source_tokens(self) -> IntArray:
-        """Tokens that each rank brings to each micro-batch, [micro-batches, ranks], sequences dealt as they come."""
+    def told_apart(self) -> IntArray:
+        """Tokens of each sequence. Raise :exc:`ValueError` where sequences are not told apart."""
         if self.sequence_tokens is None:
-            return np.full((self.micro_batches, self.ep), self.tokens)
-        return self.deal(np.arange(self.sequence_tokens.size) % (self.micro_batches * self.ep), self.sequence_tokens)
+            raise ValueError("needs the tokens of each sequence, but sequences are not told apart")
+        return self.sequence_tokens
+
+    @property
+    def domain(self) -> IntArray:
+        """The domain of each sequence, [sequences]: any of them, as the seed has it."""
+        return np.random.default_rng([self.seed, 1]).integers(self.domains, size=self.told_apart.size)
+
+    def shares(self, table: RoutingTable) -> FloatArray:
+        """The popularity of each domain around *table*, [domains, layers, experts]."""
+        tokens = np.bincount(self.domain, weights=self.told_apart, minlength=self.domains).astype(float)
+        return domain_shares(table, tokens, self.spread, np.random.default_rng([self.seed, 2]))
+
+    @property
+    def arrival(self) -> IntArray:
+        """Where sequences go that are dealt as they come, [sequences]: to micro-batch * ep + rank."""
+        count = 0 if self.sequence_tokens is None else self.sequence_tokens.size
+        return np.arange(count) % (self.micro_batches * self.ep)
 
     def deal(self, place: IntArray, amount: IntArray) -> IntArray:
         """Sum *amount* of each sequence at its *place*, micro-batch * ep + rank: [micro-batches, ranks]."""
         total = np.bincount(place, weights=amount, minlength=self.micro_batches * self.ep)
         return np.asarray(total.astype(np.int64).reshape(self.micro_batches, self.ep))
+
+    def lengths(self, place: IntArray) -> tuple[Lengths, ...]:
+        """Tokens of the sequences at each *place*, for each micro-batch; none where sequences are not told apart."""
+        if self.sequence_tokens is None:
+            return ()
+        cells: list[list[int]] = [[] for _ in range(self.micro_batches * self.ep)]
+        for at, tokens in zip(place.tolist(), self.sequence_tokens.tolist(), strict=True):
+            cells[at].append(tokens)
+        dealt = [tuple(cell) for cell in cells]
+        return tuple(tuple(dealt[first : first + self.ep]) for first in range(0, len(dealt), self.ep))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +99,10 @@ class Outcome:
     """Tokens that each rank brings, [micro-batches, ranks]."""
     source_patches: IntArray | None = None
     """Patches of the images that each rank encodes, [micro-batches, ranks]."""
+    lengths: tuple[Lengths, ...] = ()
+    """Tokens of every sequence of each rank, by micro-batch; empty where sequences are not told apart."""
+    before: Placement | None = None
+    """Where experts were a step earlier, where a policy plans anew from time to time."""
     dropped_rows: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Rows that were not computed at all, [layers]; empty where nothing is ever dropped."""
     padded: bool = False
@@ -98,9 +137,56 @@ class Outcome:
 
 def placed(placement: Placement, table: RoutingTable, setting: Setting) -> Outcome:
     """The outcome of *placement* alone: all of *table*'s rows, sequences dealt as they come."""
-    source = setting.source_tokens
-    by_total = {total: placement.rows(table_rows(table, total, setting.top_k)) for total in set(_totals(source))}
-    return Outcome(placement, np.stack([by_total[total] for total in _totals(source)]), source)
+    return composed(placement, table, setting, setting.arrival)
+
+
+def composed(placement: Placement, table: RoutingTable, setting: Setting, place: IntArray) -> Outcome:
+    """The outcome of *placement* when each sequence goes to its *place*, micro-batch * ep + rank."""
+    if setting.sequence_tokens is None:
+        source = np.full((setting.micro_batches, setting.ep), setting.tokens)
+    else:
+        source = setting.deal(place, setting.sequence_tokens)
+    mixes = _mixes(table, setting, place)
+    known: dict[tuple[int, int], IntArray] = {}
+    rows = []
+    for mix, total in zip(mixes, source.sum(axis=1).tolist(), strict=True):
+        if (id(mix), total) not in known:
+            known[id(mix), total] = placement.rows(table_rows(mix, total, setting.top_k))
+        rows.append(known[id(mix), total])
+    patches = setting.image_patches
+    return Outcome(
+        placement,
+        np.stack(rows),
+        source,
+        None if patches is None else setting.deal(place, patches),
+        setting.lengths(place),
+    )
+
+
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """The micro-batches of all *outcomes*, which have one placement, one after the other."""
+    first = outcomes[0]
+    if len(outcomes) == 1:
+        return first
+    return replace(
+        first,
+        rows=np.concatenate([one.rows for one in outcomes]),
+        source_tokens=np.concatenate([one.source_tokens for one in outcomes]),
+        lengths=tuple(batch for one in outcomes for batch in one.lengths),
+        dropped_rows=np.sum([one.dropped_rows for one in outcomes], axis=0),
+        zero_rows=sum(one.zero_rows for one in outcomes),
+    )
+
+
+def _mixes(table: RoutingTable, setting: Setting, place: IntArray) -> list[RoutingTable]:
+    """What each micro-batch routes to: a table for each."""
+    if setting.domains == 1 or not setting.spread:
+        return [table] * setting.micro_batches
+    at = place // setting.ep * setting.domains + setting.domain
+    many = setting.micro_batches * setting.domains
+    tokens = np.bincount(at, weights=setting.told_apart, minlength=many).reshape(setting.micro_batches, -1)
+    shares = setting.shares(table)
+    return [RoutingTable(np.einsum("d,dle->le", mix, shares), table.name, table.source) for mix in tokens]
 
 
 def table_rows(table: RoutingTable, tokens: int, top_k: int) -> IntArray:
@@ -113,7 +199,3 @@ def reweighted(table: RoutingTable, factor: FloatArray, how: str) -> RoutingTabl
     counts = table.counts * factor
     counts *= table.counts.sum(axis=1, keepdims=True) / counts.sum(axis=1, keepdims=True)
     return RoutingTable(counts, f"{table.name}, {how}", table.source, table.recorded_layers)
-
-
-def _totals(source: IntArray) -> list[int]:
-    return [int(total) for total in source.sum(axis=1)]

@@ -103,11 +103,16 @@ def _balanced(shape: Shape, seed: int, step: int) -> list[IntArray]:
 
 
 def _source_ragged(shape: Shape, seed: int, step: int) -> list[IntArray]:
-    """From a quarter to seven quarters of the mean, evenly spaced, whichever rank the seed gives them to."""
+    return _in_turn(shape, seed, step, shape.experts, ragged_tokens(shape, seed))
+
+
+def ragged_tokens(shape: Shape, seed: int) -> IntArray:
+    """Tokens of each rank of W4_source_ragged, [ranks]: from a quarter to seven quarters of the mean, evenly spaced,
+    whichever rank the seed gives them to.
+    """
     share = np.linspace(0.25, 1.75, shape.ranks) if shape.ranks > 1 else np.ones(1)
     ends = np.round(np.cumsum(share) * shape.tokens).astype(np.int64)
-    tokens = np.random.default_rng([seed]).permutation(np.diff(ends, prepend=0))
-    return _in_turn(shape, seed, step, shape.experts, tokens)
+    return np.random.default_rng([seed]).permutation(np.diff(ends, prepend=0))
 
 
 def _zero_expert_rank(shape: Shape, seed: int, step: int) -> list[IntArray]:

@@ -2,7 +2,8 @@
 
 A policy's file has ``Options``, a frozen dataclass of its settings, and ``apply(planned, replayed, setting, options)``,
 which plans on the table *planned* and says what the policy makes of the table *replayed*: another window or workload
-shows how a plan ages. The first line of its docstring describes it.
+shows how a plan ages. Where it has a plan that can age, the file says ``PLANS = True``. The first line of its docstring
+describes it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def policy_names() -> list[str]:
 def describe(name: str) -> str:
     """What the policy *name* does, in a sentence."""
     return (_module(name).__doc__ or "").partition("\n")[0]
+
+
+def plans(name: str) -> bool:
+    """Whether the policy *name* plans on one table what it does to another."""
+    return bool(getattr(_module(name), "PLANS", False))
 
 
 def apply_policy(name: str, planned: RoutingTable, replayed: RoutingTable, setting: Setting, **options: Any) -> Outcome:

@@ -16,6 +16,8 @@ from simulator.routing.outcome import Outcome, Setting, placed, reweighted
 from simulator.routing.placement import contiguous
 from simulator.routing.table import FloatArray, RoutingTable
 
+PLANS = True
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

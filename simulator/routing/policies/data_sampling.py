@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.routing.outcome import Outcome, Setting, table_rows
+from simulator.routing.outcome import Outcome, Setting, composed
 from simulator.routing.placement import contiguous
 from simulator.routing.table import FloatArray, IntArray, RoutingTable
 
@@ -25,19 +25,14 @@ class Options:
 
 def apply(planned: RoutingTable, replayed: RoutingTable, setting: Setting, options: Options) -> Outcome:  # noqa: ARG001
     """*planned* does not matter. Raise :exc:`ValueError` when the setting tells no sequences."""
-    tokens, patches = setting.sequence_tokens, setting.image_patches
-    if tokens is None:
-        raise ValueError("needs the tokens of each sequence, but sequences are not told apart")
+    tokens, patches = setting.told_apart, setting.image_patches
     amounts = [tokens] if patches is None else [tokens, patches]
     shares = np.stack([amount / max(1, amount.sum()) for amount in amounts], axis=1)
     rank = lightest_bins(shares, setting.ep)
     place = np.empty_like(rank)
     for of_rank in (np.flatnonzero(rank == number) for number in range(setting.ep)):
         place[of_rank] = lightest_bins(shares[of_rank], setting.micro_batches) * setting.ep + rank[of_rank]
-    source = setting.deal(place, tokens)
-    placement = contiguous(replayed.layers, replayed.experts, setting.ep)
-    rows = np.stack([placement.rows(table_rows(replayed, int(n), setting.top_k)) for n in source.sum(axis=1)])
-    return Outcome(placement, rows, source, None if patches is None else setting.deal(place, patches))
+    return composed(contiguous(replayed.layers, replayed.experts, setting.ep), replayed, setting, place)
 
 
 def lightest_bins(amounts: FloatArray | IntArray, bins: int) -> IntArray:

@@ -16,6 +16,8 @@ from simulator.routing.outcome import Outcome, Setting, placed
 from simulator.routing.placement import Placement
 from simulator.routing.table import FloatArray, IntArray, RoutingTable
 
+PLANS = True
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
