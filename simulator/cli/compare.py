@@ -46,8 +46,10 @@ def _draw(result: dict[str, Any], png: Path) -> None:
     from simulator.report.comparison_chart import comparison_chart
     from simulator.report.files import folder, replacing
     from simulator.report.paper import write_png
+    from simulator.report.series_chart import series, series_chart
 
+    lines = series(result)
     folder(png.parent)
     with replacing(png) as file:
-        write_png(comparison_chart(result), file)
+        write_png(series_chart(lines) if lines else comparison_chart(result), file)
     say(f"wrote {png}")
