@@ -1,7 +1,8 @@
 """Own kernels as a measure of another stack's: what they gain from part to part, those gain.
 
-Curves of the delta rule's chain and of cut losses are of public kernels, which were timed on one part. This project's kernels of the same kinds are timed on both; a point of theirs becomes one of the public
-kernel by what the public one takes on the first part beside them. Right as far as both are bound by the same thing.
+Curves of the delta rule's chain and of cut losses are of public kernels, which were timed on one part. This project's
+kernels of the same kinds are timed on both; a point of theirs becomes one of the public kernel by what the public one
+takes on the first part beside them. Right as far as both are bound by the same thing.
 """
 
 from __future__ import annotations
