@@ -39,3 +39,9 @@ def test_a_new_plan_adds_what_it_moves():
     axes = series_chart(series(RESULT)).axes
     assert [line.get_ydata().tolist() for line in axes[0].lines] == [[10, 11, 12], [10, 11, 14]]
     assert [line.get_ydata().tolist() for line in axes[2].lines] == [[80.0] * 3] * 2
+
+
+def test_the_title_names_the_change_that_is_fastest():
+    rows = [row(f"routing.policy.replan_every={n} routing.step={step}", n) for n in (8, 4) for step in (0, 1, 2)]
+    texts = [text.get_text() for text in series_chart(series({"rows": rows})).texts]
+    assert any(text.startswith("replan_every 4: 4") for text in texts)

@@ -70,7 +70,8 @@ def _plain(axes: Axes, title: str, *, last: bool) -> None:
 
 
 def _short(name: str) -> str:
-    return " ".join(change.partition("=")[2] or change for change in name.split(" "))
+    """The changes by the last words of their paths: "replan_every 8"."""
+    return ", ".join(change.rpartition(".")[2].replace("=", " ") for change in name.split(" "))
 
 
 def _step_s(row: Row) -> float:
