@@ -61,8 +61,8 @@ def test_rows_that_ports_write_into_memory_need_room_and_no_host(small: Small) -
         ),
         (
             ("training.exchange=low_latency", "cluster.node=hgx-a100", "parallel.ep=16"),
-            "training.exchange: found low_latency, but what ports of HGX A100 80GB attain so is not known (its file has "
-            "no nic.one_sided); allowed: all_to_all, deduplicated, hierarchical",
+            "training.exchange: found low_latency, but what ports of HGX A100 80GB attain so is not known (its file "
+            "has no nic.one_sided); allowed: all_to_all, deduplicated, hierarchical",
         ),
         (
             ("cluster.gpu_direct=false", "cluster.accelerators=8", "parallel.dp_shard=8"),
