@@ -28,6 +28,7 @@ SOURCES = {
     "h200-optimizers": "seven with other optimizers",
     "h200-data-parallel": "nine with DDP, ZeRO-2 and FSDP2",
     "stas00": "stas00: ZeRO-2 on 8 H200",
+    "offload": "offloading: own run, stas00's ZeRO-3 on 8 H200, Megatron-Bridge's and torchtune's ladders",
     "simumax": "SimuMax: Megatron-LM on 8 B200",
     "vtrain": "vTrain: Megatron-DeepSpeed on up to 8 A100",
     "llm-foundry": "llm-foundry: FSDP of 2023 on 8 A100 and H100",
