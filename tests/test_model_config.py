@@ -258,9 +258,11 @@ def test_kimi_k31_says_what_it_assumes_of_the_indexer() -> None:
     assert "wq_b" in sentence
 
 
-def test_group_limited_routing_is_said_to_be_read_without_groups() -> None:
-    (sentence,) = read_architecture(MODELS / "deepseek-v3.json").approximations
-    assert sentence.startswith("Experts are chosen from the best 4 of 8 groups")
+def test_a_token_keeps_within_its_best_groups_of_experts() -> None:
+    model = read_architecture(MODELS / "deepseek-v3.json")
+    part = next(model.moe_layers()).feed_forward
+    assert (part.groups, part.best_groups, part.top_k) == (8, 4, 8)
+    assert not model.approximations
 
 
 def test_glm_52_shares_the_choice_of_an_indexer(config: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from simulator.hardware.library import build_cluster
 from simulator.parallel.mesh import Mesh
 from simulator.planner.exchange import Exchange
+from simulator.routing.coverage import Choice
 
 EVEN = np.full((1, 16, 2), 16)
 """Rows of 32 experts in one layer: 16 each are 512 rows, of 256 tokens, 16 from each rank."""
@@ -21,7 +22,7 @@ NODE = 1 - (16 * 15) / (32 * 31)
 )
 def test_rows_through_the_busiest_port(way: str, rows: float) -> None:
     cluster = build_cluster("hgx-h200", "rail-fat-tree-400g", 16, Path())
-    busy_s = Exchange(cluster, Mesh(dp_shard=16, ep=16), way).busy_s(EVEN, top_k=2)
+    busy_s = Exchange(cluster, Mesh(dp_shard=16, ep=16), way).busy_s(EVEN, Choice(2))
     port = cluster.levels[1]
     rate = port.bandwidth_bytes_per_s * max(port.share, port.ring_share)
     assert busy_s[1, 0] == pytest.approx(rows / rate)
@@ -29,4 +30,4 @@ def test_rows_through_the_busiest_port(way: str, rows: float) -> None:
 
 def test_groups_that_lie_unevenly_are_left_out() -> None:
     cluster = build_cluster("hgx-h200", "rail-fat-tree-400g", 24, Path())
-    assert not Exchange(cluster, Mesh(dp_shard=24, ep=12), "hierarchical").busy_s(EVEN, top_k=2).any()
+    assert not Exchange(cluster, Mesh(dp_shard=24, ep=12), "hierarchical").busy_s(EVEN, Choice(2)).any()

@@ -7,6 +7,7 @@ from simulator.parallel.folding import apart
 from simulator.parallel.mesh import Mesh
 from simulator.program.exchanges import exchanges, mix_of
 from simulator.program.expert_load import layer_load, node_members
+from simulator.routing.coverage import Choice
 
 EVEN = np.full((4, 2), 14)
 """Rows of 8 experts on 4 ranks, of 14 tokens a rank: 56 tokens, 112 rows."""
@@ -16,42 +17,42 @@ NODE = 1 - (4 * 3) / (8 * 7)
 
 
 def test_what_a_token_reaches():
-    mix = mix_of(EVEN, 2, 2)
+    mix = mix_of(EVEN, Choice(2), 2)
     assert (mix.tokens, mix.wanted.tolist()) == (14, [7, 7, 7, 7])
     assert mix.reached == pytest.approx([RANK] * 4)
     assert mix.entered == pytest.approx([NODE] * 2)
 
 
 def test_every_row_by_itself():
-    assert exchanges()["all_to_all"].sent(mix_of(EVEN, 2, 2)).tolist() == [[7] * 4] * 4
+    assert exchanges()["all_to_all"].sent(mix_of(EVEN, Choice(2), 2)).tolist() == [[7] * 4] * 4
 
 
 def test_once_to_each_rank():
-    assert exchanges()["deduplicated"].sent(mix_of(EVEN, 2, 2)) == pytest.approx(np.full((4, 4), 14 * RANK))
+    assert exchanges()["deduplicated"].sent(mix_of(EVEN, Choice(2), 2)) == pytest.approx(np.full((4, 4), 14 * RANK))
 
 
 def test_once_to_each_node_and_on_from_there():
-    sent = exchanges()["hierarchical"].sent(mix_of(EVEN, 2, 2))
+    sent = exchanges()["hierarchical"].sent(mix_of(EVEN, Choice(2), 2))
     over, on = 14 * NODE, 2 * 14 * RANK
     assert sent == pytest.approx(np.array([[on, on, over, 0], [on, on, 0, over], [over, 0, on, on], [0, over, on, on]]))
 
 
 def test_low_latency_sends_every_row_and_keeps_room_for_all_of_them():
     way = exchanges()["low_latency"]
-    assert way.sent(mix_of(EVEN, 2, 2)).tolist() == [[7] * 4] * 4
+    assert way.sent(mix_of(EVEN, Choice(2), 2)).tolist() == [[7] * 4] * 4
     # DeepSeek-V3, 128 tokens a rank: 256 * 128 places of 14,336 bytes to send from, and 16 more to receive in, twice.
     assert way.buffer_bytes(256, 128, 14336.0) == 2 * 256 * 128 * (2 * 14336 + 16)
 
 
 def test_a_group_inside_a_node_is_deduplicated():
-    mix = mix_of(EVEN, 2, 4)
+    mix = mix_of(EVEN, Choice(2), 4)
     assert exchanges()["hierarchical"].sent(mix) == pytest.approx(exchanges()["deduplicated"].sent(mix))
 
 
 def test_ranks_compute_the_same_rows_whatever_the_way():
     mesh = Mesh(dp_shard=4, ep=4)
     plain, relayed = (
-        layer_load(EVEN, mesh, apart(mesh.groups(), 4), way, 2, 2) for way in ("all_to_all", "hierarchical")
+        layer_load(EVEN, mesh, apart(mesh.groups(), 4), way, Choice(2), 2) for way in ("all_to_all", "hierarchical")
     )
     assert np.array_equal(plain.rows, relayed.rows)
     assert plain.own_rows == relayed.own_rows == 28

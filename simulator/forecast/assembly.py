@@ -121,6 +121,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         loss=training.loss,
         exchange=training.exchange,
         per_expert=megatron if training.grouped_gemm is None else training.grouped_gemm == "per_expert",
+        in_order=scenario.routing.policy is None,
         routing=routing,
         offload=offload_of(training),
         micro_batches=batches,

@@ -182,6 +182,10 @@ class MixtureOfExperts:
     router_bias: bool = False
     zero_experts: int = 0
     """Experts that return their input and hold no weights (LongCat)."""
+    groups: int = 1
+    """Groups of neighbouring experts ..."""
+    best_groups: int = 1
+    """... of which a token's experts are in so many at most (DeepSeek-V3: within so many nodes)."""
     router_dtype: str = "bf16"
 
 

@@ -14,6 +14,7 @@ from simulator.parallel.mesh import Mesh
 from simulator.planner.rings import fastest
 from simulator.program.expert_load import node_members, wire_rows
 from simulator.program.network import scale_up_domain
+from simulator.routing.coverage import Choice
 
 
 class Exchange:
@@ -38,15 +39,15 @@ class Exchange:
                 self._crossing.append((number, crossing.astype(float), fastest(cluster, level, "all_to_all")))
             nearer = nearer | together
 
-    def busy_s(self, rows: npt.NDArray[np.int64], top_k: int) -> npt.NDArray[np.float64]:
+    def busy_s(self, rows: npt.NDArray[np.int64], choice: Choice) -> npt.NDArray[np.float64]:
         """Time of the busiest port at each level, [levels, layers], in one exchange of each layer, a byte of a row.
 
-        *rows* [layers, ranks, experts on the rank] are computed in all, *top_k* for a token.
+        *rows* [layers, ranks, experts on the rank] are computed in all, a token's *choice* says for whom.
         """
         busy = np.zeros((self._levels, len(rows)))
         if not self._crossing:
             return busy
-        sent = np.stack([wire_rows(layer, self._mesh, self._way, top_k, self._domain) for layer in rows])
+        sent = np.stack([wire_rows(layer, self._mesh, self._way, choice, self._domain) for layer in rows])
         for level, crossing, bytes_per_s in self._crossing:
             over = sent * crossing
             busy[level] = np.maximum(over.sum(axis=2), over.sum(axis=1)).max(axis=1) / bytes_per_s

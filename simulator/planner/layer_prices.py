@@ -230,7 +230,7 @@ class LayerPrices:
         rows = self._experts.rows(ep, tokens)[[self._number[index] for index in indices]]
         network = self._network(Mesh(dp_shard=etp, etp=etp), etp)
         assert isinstance(first.feed_forward, MixtureOfExperts)
-        busy_s = self._exchange(ep, etp).busy_s(rows, first.feed_forward.top_k)
+        busy_s = self._exchange(ep, etp).busy_s(rows, self._job.choice(first.feed_forward))
         pricer = self._pricer(self._workload(1, 1, etp, 1), network)
         stretch = RoutedStretch(len(indices), ep, len(self._sizes))
         keepers = [n for n, one in enumerate(routed) if one.operator.saved or one.operator.restored]

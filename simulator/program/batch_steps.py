@@ -252,9 +252,9 @@ def _expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:
     for layer in (*job.layers_of(stage), *modules):
         if layer.index in numbers:
             assert batch.rows is not None
-            top_k = layer.feed_forward.top_k if isinstance(layer.feed_forward, MixtureOfExperts) else 1
-            rows = batch.rows[numbers[layer.index]]
+            assert isinstance(layer.feed_forward, MixtureOfExperts)
+            rows, choice = batch.rows[numbers[layer.index]], job.choice(layer.feed_forward)
             loads[layer.index] = layer_load(
-                rows, job.mesh, job.folding, job.exchange, top_k, domain, batch.source_share
+                rows, job.mesh, job.folding, job.exchange, choice, domain, batch.source_share
             )
     return loads

@@ -15,6 +15,9 @@ from simulator.engine.task import Quantity
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
 from simulator.program.exchanges import Way, exchanges, mix_of
+from simulator.routing.coverage import Choice
+
+_ONE = Choice(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,13 @@ def layer_load(
     mesh: Mesh,
     folding: Folding,
     exchange: str = "all_to_all",
-    top_k: int = 1,
+    choice: Choice = _ONE,
     domain: int = 1,
     source_share: npt.NDArray[np.float64] | None = None,
 ) -> LayerLoad:
     """The load of one MoE layer whose experts receive *rows* [ep ranks, experts on the rank] from one ep group.
 
-    *exchange* names a file of `exchanges/`; *top_k* experts a token and accelerators of a scale-up *domain* say what it
+    *exchange* names a file of `exchanges/`; a token's *choice* and accelerators of a scale-up *domain* say what it
     saves and where. *source_share*: tokens that each rank brings over the mean, where that is not 1; each row then goes
     by itself.
     """
@@ -63,16 +66,16 @@ def layer_load(
     if source_share is not None:
         sent = sent * source_share[:, None]
         return LayerLoad(rows[place], sent, sent, sent.sum(axis=1)[place], way)
-    return LayerLoad(rows[place], sent, wire_rows(rows, mesh, exchange, top_k, domain), float(sent[0].sum()), way)
+    return LayerLoad(rows[place], sent, wire_rows(rows, mesh, exchange, choice, domain), float(sent[0].sum()), way)
 
 
 def wire_rows(
-    rows: npt.NDArray[np.int64], mesh: Mesh, exchange: str, top_k: int, domain: int
+    rows: npt.NDArray[np.int64], mesh: Mesh, exchange: str, choice: Choice, domain: int
 ) -> npt.NDArray[np.float64]:
     """Rows that *exchange* carries from each ep rank (row) to each ep rank (column), arguments as above."""
     if exchange == "all_to_all" or mesh.ep == 1:
         return _each_by_itself(rows, mesh)
-    return exchanges()[exchange].sent(mix_of(rows, top_k, node_members(mesh, domain)))
+    return exchanges()[exchange].sent(mix_of(rows, choice, node_members(mesh, domain)))
 
 
 def _each_by_itself(rows: npt.NDArray[np.int64], mesh: Mesh) -> npt.NDArray[np.float64]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simulator.hardware.cluster import Cluster
-from simulator.model.architecture import Architecture, Layer
+from simulator.model.architecture import Architecture, Layer, MixtureOfExperts
 from simulator.model.operator import Workload
 from simulator.model.recompute import Recompute, Stack
 from simulator.model.split import share_model
@@ -19,6 +19,7 @@ from simulator.program.offload import NOTHING, Offload
 from simulator.program.optimizer import Optimizer
 from simulator.program.pipeline import Pipeline
 from simulator.program.trained import Trained
+from simulator.routing.coverage import Choice
 from simulator.routing.outcome import Outcome
 
 Loss = Literal["plain", "compiled", "chunked", "cut"]
@@ -60,6 +61,8 @@ class Job:
     """How rows find their experts: a file of `exchanges/`."""
     per_expert: bool
     """Whether the products of a rank's experts are launched one by one, in a library's loop."""
+    in_order: bool
+    """Whether experts lie on ranks in their order, so that a group of them lies on neighbouring ranks."""
     routing: Outcome | None
     """Rows of every expert slot, and where the experts are; None without experts."""
     micro_batches: tuple[MicroBatch, ...]
@@ -82,6 +85,10 @@ class Job:
     def expert_slots(self) -> int | None:
         """Experts that a rank holds, copies included; None without experts."""
         return None if self.routing is None else int(self.routing.placement.slots.shape[2])
+
+    def choice(self, part: MixtureOfExperts) -> Choice:
+        """What a token chooses of *part*; groups of experts that were moved are not known any more."""
+        return Choice(part.top_k, part.groups, part.best_groups) if self.in_order else Choice(part.top_k)
 
     @property
     def shard_bytes(self) -> int:

@@ -4,22 +4,71 @@ A popularity does not say what single tokens choose together, so experts are tak
 that there are top_k of them (conditional Poisson sampling with the popularity's odds; Hajek, Sampling from a Finite
 Population, 1981). For an even popularity that is choosing top_k without replacement, exactly. Tokens that like the same
 neighbours reach fewer sets than this says.
+
+Where a token first chooses its best groups of experts (DeepSeek-V3, section 2.1.2), a group is among them as often as
+its popularity says, and the other groups chosen with it are like the mean of all others: for an even popularity that is
+exact again.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 
 from simulator.routing.table import FloatArray
 
 
-def reach(popularity: FloatArray, top_k: int) -> FloatArray:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a token chooses: *top_k* experts, all in *best* of *groups* equal groups of neighbours."""
+
+    top_k: int
+    groups: int = 1
+    best: int = 1
+
+
+def reach(popularity: FloatArray, choice: Choice) -> FloatArray:
     """The chance of each set, [sets], that a token has at least one of its experts; *popularity* is [sets, experts].
 
-    Sets hold all experts, each once. Raise :exc:`ValueError` when *top_k* exceeds the experts.
+    Sets hold all experts in order, each once; where some lie across groups, tokens are taken to choose freely. Raise :exc:`ValueError` when there are fewer experts than are chosen.
     """
-    if top_k > popularity.size:
-        raise ValueError(f"top_k is {top_k}, but there are {popularity.size} experts")
+    if choice.top_k > popularity.size:
+        raise ValueError(f"top_k is {choice.top_k}, but there are {popularity.size} experts")
+    members, of_set = popularity.size // choice.groups, popularity.shape[1]
+    if choice.best >= choice.groups:
+        return _reach_freely(popularity, choice.top_k)
+    if members % of_set == 0:
+        return _reach_within_groups(popularity, choice, members)
+    if of_set % members == 0:
+        return np.full(len(popularity), _reach_of_groups(of_set // members, choice, members))
+    return _reach_freely(popularity, choice.top_k)
+
+
+def _reach_within_groups(popularity: FloatArray, choice: Choice, members: int) -> FloatArray:
+    """Of sets that are parts of groups of so many *members*."""
+    grouped = popularity.reshape(choice.groups, members)
+    liked = np.minimum(choice.best * grouped.sum(axis=1) / grouped.sum(), 1.0)
+    found = []
+    for number, group in enumerate(grouped):
+        others = np.sort(np.delete(grouped, number, axis=0), axis=1).mean(axis=0)
+        together = np.concatenate([group, *[others] * (choice.best - 1)]).reshape(-1, popularity.shape[1])
+        found.append(liked[number] * _reach_freely(together, choice.top_k)[: members // popularity.shape[1]])
+    return np.concatenate(found)
+
+
+def _reach_of_groups(held: int, choice: Choice, members: int) -> float:
+    """Of a set of *held* whole groups of so many *members*, all of which are taken to be liked alike."""
+    missed = 0.0
+    for chosen in range(max(0, choice.best - choice.groups + held), min(held, choice.best) + 1):
+        ways = comb(held, chosen) * comb(choice.groups - held, choice.best - chosen) / comb(choice.groups, choice.best)
+        outside = comb((choice.best - chosen) * members, choice.top_k)
+        missed += ways * outside / comb(choice.best * members, choice.top_k)
+    return 1.0 - missed
+
+
+def _reach_freely(popularity: FloatArray, top_k: int) -> FloatArray:
     chance = np.minimum(popularity * (top_k / popularity.sum()), 1.0)
     inside = np.zeros((len(chance), top_k + 1))
     inside[:, 0] = 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.model.architecture import DenseFeedForward, MixtureOfExperts
 from simulator.model.fields import Fields
 from simulator.model.idioms.common import layer_list
@@ -50,10 +52,16 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     return [kind == "sparse" for kind in layer_list(fields, "mlp_layer_types", by_rule, ("dense", "sparse"))]
 
 
-def note_grouped_routing(fields: Fields, groups: str, best: str) -> None:
-    """Say where tokens may visit experts of a few groups only: routing here is free of groups."""
-    all_groups, best_groups = fields.size(groups, 1), fields.size(best, 1)
-    if best_groups < all_groups:
-        fields.approximate(
-            f"Experts are chosen from the best {best_groups} of {all_groups} groups; routing is read as free of groups."
+def in_groups(fields: Fields, mixture: MixtureOfExperts, groups: str, best: str) -> MixtureOfExperts:
+    """*mixture* where tokens may visit experts of their best few groups only, as the fields *groups* and *best* say."""
+    count = fields.size(groups, 1)
+    chosen = fields.size(best, count)
+    if not fields.sound or chosen >= count:
+        return mixture
+    if mixture.experts % count:
+        fields.problem(groups, f"{mixture.experts} experts do not divide into {count} groups")
+    elif mixture.top_k > chosen * (mixture.experts // count):
+        fields.problem(
+            best, f"{chosen} of {count} groups have fewer experts than the {mixture.top_k} that a token visits"
         )
+    return replace(mixture, groups=count, best_groups=chosen)

@@ -28,7 +28,7 @@ def _mixture(fields: Fields) -> MixtureOfExperts:
     mixture = feed_forward.mixture_of_experts(
         fields, "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok"
     )
-    feed_forward.note_grouped_routing(fields, "n_group", "topk_group")
+    mixture = feed_forward.in_groups(fields, mixture, "n_group", "topk_group")
     shared = fields.count("n_shared_experts", 0)
     return replace(
         mixture,

@@ -91,7 +91,7 @@ def _mixture(fields: Fields) -> MixtureOfExperts:
     mixture = feed_forward.mixture_of_experts(
         fields, fields.first(*_EXPERTS), fields.first(*_EXPERT_WIDTH), fields.first(*_TOP_K)
     )
-    feed_forward.note_grouped_routing(fields, "n_group", "topk_group")
+    mixture = feed_forward.in_groups(fields, mixture, "n_group", "topk_group")
     number = fields.count(fields.first(*_SHARED_COUNT), 0)
     width = fields.count(fields.first(*_SHARED_WIDTH), number * mixture.intermediate)
     fields.ignore("topk_method")

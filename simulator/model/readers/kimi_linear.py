@@ -106,7 +106,7 @@ def _feed_forwards(fields: Fields, count: int) -> list[FeedForward]:
 def _mixture(fields: Fields) -> MixtureOfExperts:
     top_k = fields.first("num_experts_per_token", "num_experts_per_tok")
     mixture = feed_forward.mixture_of_experts(fields, "num_experts", "moe_intermediate_size", top_k)
-    feed_forward.note_grouped_routing(fields, "num_expert_group", "topk_group")
+    mixture = feed_forward.in_groups(fields, mixture, "num_expert_group", "topk_group")
     shared = fields.count("num_shared_experts", 0)
     return replace(
         mixture,

@@ -100,10 +100,12 @@ def _dense(fields: Fields) -> DenseFeedForward:
 
 
 def _mixture(fields: Fields) -> MixtureOfExperts:
-    feed_forward.note_grouped_routing(fields, "n_group", "topk_group")
+    mixture = feed_forward.mixture_of_experts(
+        fields, "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok"
+    )
     shared = fields.count("n_shared_experts", 0)
     return replace(
-        feed_forward.mixture_of_experts(fields, "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok"),
+        feed_forward.in_groups(fields, mixture, "n_group", "topk_group"),
         activation=fields.text("mlp_hidden_act", "relu2"),
         gated=False,
         bias=fields.flag("mlp_bias"),

@@ -14,7 +14,7 @@ from importlib import import_module
 import numpy as np
 import numpy.typing as npt
 
-from simulator.routing.coverage import reach
+from simulator.routing.coverage import Choice, reach
 
 Rows = npt.NDArray[np.float64]
 
@@ -33,11 +33,11 @@ class Mix:
     """Chance that it has one in each node, [nodes]."""
 
 
-def mix_of(rows: npt.NDArray[np.int64], top_k: int, members: int) -> Mix:
+def mix_of(rows: npt.NDArray[np.int64], choice: Choice, members: int) -> Mix:
     """The mix behind *rows* [ep, experts on the rank] of an expert-parallel group with *members* ranks in each node."""
     ranks, popularity = len(rows), rows.astype(np.float64)
-    reached, entered = reach(popularity, top_k), reach(popularity.reshape(ranks // members, -1), top_k)
-    return Mix(rows.sum() / top_k / ranks, popularity.sum(axis=1) / ranks, reached, entered)
+    reached, entered = reach(popularity, choice), reach(popularity.reshape(ranks // members, -1), choice)
+    return Mix(rows.sum() / choice.top_k / ranks, popularity.sum(axis=1) / ranks, reached, entered)
 
 
 def no_buffer(_experts: int, _tokens: int, _row_bytes: float) -> float:
