@@ -185,7 +185,8 @@ def test_schema_is_of_the_scenario_unless_told_otherwise(rackcast: Rackcast) -> 
         (
             "  ep: 64",
             "  expert: 64",
-            "18: parallel.expert: unknown key; allowed: cp, dp_replicate, dp_shard, ep, etp, pp, tp",
+            "18: parallel.expert: unknown key; allowed: cp, dp_replicate, dp_shard, ep, etp, pp, "
+            "stage_layers, tp, virtual_pipeline",
         ),
         ("  ep: 64", "  ep: 64\n  ep: 32", "19: parallel.ep: duplicate key, first at line 18"),
         ("  ep: 64", "  ep: [64", "19: not YAML at column 9: expected ',' or ']', but got ':' while parsing a flow sequence"),  # noqa: E501
@@ -219,7 +220,7 @@ def test_bad_input_as_json_is_one_object_too(rackcast: Rackcast, tmp_path: Path)
         (
             "cluster.fabric=nosuch",
             "cluster.fabric",
-            "no fabric 'nosuch': neither a file nor one of the shipped: cloudmatrix-384,",
+            "no fabric 'nosuch': neither a file nor one of the shipped: atlas-950-superpods,",
         ),
         (
             "routing.trace=nosuch",

@@ -32,7 +32,8 @@ class Choice:
 def reach(popularity: FloatArray, choice: Choice) -> FloatArray:
     """The chance of each set, [sets], that a token has at least one of its experts; *popularity* is [sets, experts].
 
-    Sets hold all experts in order, each once; where some lie across groups, tokens are taken to choose freely. Raise :exc:`ValueError` when there are fewer experts than are chosen.
+    Sets hold all experts in order, each once; where some lie across groups, tokens are taken to choose freely. Raise
+    :exc:`ValueError` when there are fewer experts than are chosen.
     """
     if choice.top_k > popularity.size:
         raise ValueError(f"top_k is {choice.top_k}, but there are {popularity.size} experts")
