@@ -146,7 +146,9 @@ def _draw_memory(axes: Axes, rows: list[Row], places: list[float]) -> None:
     axes.vlines(capacities, [p - 0.5 for p in places], [p + 0.5 for p in places], color=INK, lw=1.2, ls=(0, (4, 1.5)))
     widest = max(*peaks, *capacities)
     for peak, place in zip(peaks, places, strict=True):
-        axes.text(peak + 0.012 * widest, place, human_bytes(peak), va="center", fontsize=9.5, color=INK)
+        label = axes.text(peak + 0.012 * widest, place, human_bytes(peak), va="center", fontsize=9.5, color=INK)
+        # A capacity just above the peak would run through the label.
+        label.set_bbox({"facecolor": "white", "linewidth": 0, "pad": 1})
     axes.set_xlim(0, 1.18 * widest)
     axes.set_title("HBM peak, dashed: capacity", loc="left", fontsize=10.5, color=INK)
     axes.set_xticks([])
