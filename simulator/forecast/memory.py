@@ -106,19 +106,21 @@ def remember(programs: Sequence[StageProgram], cluster: Cluster, folding: Foldin
 
 def fits(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> bool:
     """Whether all that is held at once has room: the verdict alone, for a fraction of what :func:`remember` costs."""
-    ledgers = [_ledgers(program, folding) for program in programs]
-    settling = max(settling_peak_bytes(program, _context(program), folding.behaviours) for program in programs)
+    outside = [(program, _context(program)) for program in programs]
+    ledgers = [_ledgers(program, context, folding) for program, context in outside]
+    settling = max(settling_peak_bytes(program, context, folding.behaviours) for program, context in outside)
     nodes = fullest_nodes(ledgers, cluster, folding)
     return not any(_exceeds(found, settling, nodes, _capacities(cluster)) for found in ledgers)
 
 
 def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: int) -> MemoryForecast:
     """Account for *program*. Raise :exc:`RuntimeError` when it does not give back all that it took."""
-    ledgers = _ledgers(program, folding)
+    context = _context(program)
+    ledgers = _ledgers(program, context, folding)
     for ledger in ledgers.values():
         if np.abs(ledger.left_bytes).max() > 1.0:
             raise RuntimeError(f"{ledger.left_bytes.max():.0f} bytes of {ledger.tier} are never released")
-    context, reserved = _context(program), reserve(program, _hottest(ledgers))
+    reserved = reserve(program, _hottest(ledgers))
     first = account(first_step(program), [*program.resident, context], folding.behaviours)
     peaks = rank_peaks(program, folding, ledgers["hbm"], first["hbm"], stage)
     settling = settling_peak_bytes(program, context, folding.behaviours)
@@ -126,9 +128,9 @@ def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: i
     return MemoryForecast(ledgers, capacities, reserved.reserved_bytes, outside, stage, tuple(peaks), settling)
 
 
-def _ledgers(program: StageProgram, folding: Folding) -> dict[str, TierLedger]:
+def _ledgers(program: StageProgram, context: Allocation, folding: Folding) -> dict[str, TierLedger]:
     """The accounts of a later step."""
-    return account(program.tasks, [*program.resident, *program.born, _context(program)], folding.behaviours)
+    return account(program.tasks, [*program.resident, *program.born, context], folding.behaviours)
 
 
 def _context(program: StageProgram) -> Allocation:
