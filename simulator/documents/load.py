@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -39,10 +40,8 @@ class Document(Generic[M]):
 
 def read(path: Path, model: type[M], overrides: Sequence[str] = ()) -> Document[M]:
     """As :func:`load`, keeping the places of the values."""
-    try:
+    with _told():
         return _document(read_text(path), str(path), model, overrides)
-    except Unreadable as error:
-        raise InvalidDocument([error.problem]) from None
 
 
 def load(path: Path, model: type[M], overrides: Sequence[str] = ()) -> M:
@@ -51,8 +50,15 @@ def load(path: Path, model: type[M], overrides: Sequence[str] = ()) -> M:
     A text is parsed once: a search for the best layout asks for the same profiles again and again. Raise
     :exc:`InvalidDocument` that lists all problems: of the file, its syntax, the overrides and the values.
     """
-    try:
+    with _told():
         return cast(M, _content(read_text(path), str(path), model, tuple(overrides)))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turn what could not be read at all into an invalid document of one problem."""
+    try:
+        yield
     except Unreadable as error:
         raise InvalidDocument([error.problem]) from None
 
