@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from simulator.model.architecture import VisionTower
+from collections.abc import Callable
+
+from simulator.model.architecture import Architecture, VisionTower
 from simulator.model.fields import Fields
+from simulator.model.idioms import common
 
 
 def read(fields: Fields, text_hidden: int) -> VisionTower | None:
@@ -32,3 +35,11 @@ def read(fields: Fields, text_hidden: int) -> VisionTower | None:
         deepstack_layers=tuple(vision.whole_numbers("deepstack_visual_indexes", [])),
         final_norm=False,
     )
+
+
+def beside(fields: Fields, text_model: Callable[[Fields], Architecture]) -> Architecture:
+    """What *text_model* reads: at the root, or below text_config beside vision_config."""
+    if "text_config" not in fields:
+        return text_model(fields)
+    architecture = text_model(common.text_part(fields))
+    return common.beside_vision(fields, architecture, read(fields, architecture.hidden))

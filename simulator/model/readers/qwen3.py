@@ -13,11 +13,7 @@ MODEL_TYPES = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe")
 
 def read(fields: Fields) -> Architecture:
     """The text model, at the root or below text_config beside vision_config."""
-    if "text_config" not in fields:
-        return _text_model(fields)
-    text = common.text_part(fields)
-    architecture = _text_model(text)
-    return common.beside_vision(fields, architecture, qwen_vision.read(fields, architecture.hidden))
+    return qwen_vision.beside(fields, _text_model)
 
 
 def _text_model(fields: Fields) -> Architecture:
