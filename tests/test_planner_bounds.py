@@ -137,7 +137,7 @@ def test_rows_are_those_of_the_forecast(routing: str) -> None:
     scenario, folder = write_small(Path(mkdtemp()))("mixture", "parallel.ep=8", f"routing.{routing}")
     job = assemble_job(scenario, folder)
     assert job.routing is not None
-    rows = ExpertRows(scenario, folder, job.architecture, job.cluster).rows(8, 2048)
+    rows = ExpertRows(scenario, folder, job.architecture, job.cluster).outcome(8, 2048).rows[0]
     assert rows.tolist() == job.routing.rows[0].tolist()
 
 

@@ -62,3 +62,24 @@ def test_ranks_compute_the_same_rows_whatever_the_way():
 @pytest.mark.parametrize(("ep", "etp", "members"), [(4, 1, 4), (8, 1, 8), (16, 1, 8), (8, 2, 4), (12, 1, 0), (4, 3, 0)])
 def test_ranks_of_a_group_in_a_domain_of_eight(ep, etp, members):
     assert node_members(Mesh(dp_shard=ep * etp, ep=ep, etp=etp), 8) == members
+
+
+def test_recorded_tokens_say_which_experts_go_together():
+    # Half of the tokens choose the two experts of rank 0, the others one of rank 2 and one of rank 3.
+    together = np.array([[0, 0], [2, 3]])
+    rows = np.array([[28, 28], [0, 0], [28, 0], [0, 28]])
+    mix = mix_of(rows, Choice(2), 2, together)
+    assert mix.wanted.tolist() == [14, 0, 7, 7]
+    assert (mix.reached.tolist(), mix.entered.tolist()) == ([0.5, 0, 0.5, 0.5], [0.5, 0.5])
+    assert exchanges()["deduplicated"].sent(mix)[0].tolist() == [7, 0, 7, 7]
+    # Seven of each rank's tokens enter each node, and what came from both nodes is passed on inside.
+    sent = exchanges()["hierarchical"].sent(mix)
+    assert sent.tolist() == [[14, 0, 7, 0], [14, 0, 0, 7], [7, 0, 14, 14], [0, 7, 14, 14]]
+
+
+def test_tokens_of_a_sample_reach_a_rank_no_oftener_than_all_tokens_want_it():
+    # Two rows of 56 tokens go to rank 3, but the sample has met one of two tokens there.
+    rows = np.array([[110, 0], [0, 0], [0, 0], [2, 0]])
+    mix = mix_of(rows, Choice(2), 2, np.array([[0, 0], [0, 3]]))
+    assert mix.reached == pytest.approx([1, 0, 0, 2 / 56])
+    assert mix.entered == pytest.approx([1, 2 / 56])

@@ -3,7 +3,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from simulator.routing.coverage import Choice, reach
+from simulator.routing.coverage import Choice, reach, reach_of_tokens
 from simulator.routing.tokens import draw_tokens
 
 
@@ -54,3 +54,9 @@ def test_groups_are_chosen_as_they_are_liked():
     found = reach(popularity, Choice(4, groups=4, best=2))
     assert found[0] > found[1] == found[2] == found[3]
     assert found.sum() <= 2
+
+
+def test_recorded_tokens_are_counted_in_each_set_once():
+    # Four tokens of two experts on three ranks; one token has a single expert, one none at all.
+    destinations = np.array([[0, 0], [0, 1], [2, -1], [-1, -1]])
+    assert reach_of_tokens(destinations, 3) == pytest.approx([2 / 3, 1 / 3, 1 / 3])

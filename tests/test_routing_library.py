@@ -34,6 +34,29 @@ def test_a_domain_of_a_file_beside_the_scenario(tmp_path):
     assert (table.name, table.counts.tolist()) == ("domains#code", [[1, 3]])
 
 
+def recorded_tokens(folder: Path, *tokens: list[int]) -> str:
+    np.save(folder / "tokens.npy", np.array(tokens).reshape(len(tokens), 1, -1))
+    return "tokens.npy"
+
+
+def test_a_trace_of_tokens_keeps_who_goes_with_whom(tmp_path):
+    trace = recorded_tokens(tmp_path, [0, 1], [0, 1], [2, 3])
+    table = load_routing(trace, None, layers=1, experts=4, top_k=2, seed=0, folder=tmp_path)
+    assert table.picks is not None
+    assert sorted(table.picks[0].tolist()) == [[0, 1], [0, 1], [2, 3]]
+
+
+def test_company_is_carried_to_more_experts_and_layers(tmp_path):
+    # Pairs of four experts become pairs of groups of two of eight experts.
+    trace = recorded_tokens(tmp_path, [0, 1], [0, 1], [0, 1], [2, 3])
+    table = load_routing(trace, None, layers=2, experts=8, top_k=2, seed=0, folder=tmp_path)
+    assert table.picks is not None
+    assert table.picks.shape == (2, 1024, 2)
+    for popularity, picks in zip(table.popularity, table.picks, strict=True):
+        popular = np.isin(picks, np.argsort(popularity)[4:]).sum(axis=1)
+        assert set(popular.tolist()) == {0, 2}
+
+
 def test_the_seed_decides_all_chance():
     for trace, sigma in (("olmoe-github", None), (None, 0.8)):
         assert load(trace, sigma).counts.tobytes() == load(trace, sigma).counts.tobytes()

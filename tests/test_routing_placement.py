@@ -60,3 +60,10 @@ def test_moves_tell_whether_a_neighbour_had_the_expert():
 
 def test_nothing_moves_when_a_rank_only_reorders_its_slots():
     assert moves(COPIED, Placement(np.array([[[1, 0], [0, 2]]]), 3), 1).total == 0
+
+
+def test_tokens_take_the_copies_of_an_expert_in_turn():
+    # Ranks 0 to 2 hold experts (0, 1), (0, 2) and (0, 3).
+    placement = Placement(np.array([[[0, 1], [0, 2], [0, 3]]]), 4)
+    picks = np.array([[[0, 1], [0, 2], [3, 0], [0, -1]]])
+    assert placement.ranks_of(picks).tolist() == [[[0, 0], [1, 1], [2, 2], [0, -1]]]

@@ -269,7 +269,7 @@ def _micro_batches(
         lengths = routing.lengths[number] if routing.lengths else ()
         if batches is not None and routing.source_patches is not None:
             images = batches.dealt(routing.source_patches[number][place])
-        yield MicroBatch(rows, _unless_alike(lengths, training), images)
+        yield MicroBatch(rows, routing.destinations, _unless_alike(lengths, training), images)
 
 
 def _unless_alike(lengths: Lengths, training: Training) -> Lengths:

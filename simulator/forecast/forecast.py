@@ -214,6 +214,7 @@ def _routing(job: Job) -> dict[str, Any]:
         "unlike_micro_batches": len(job.micro_batches),
         "dropped_share": job.routing.dropped_share,
         "slots_per_rank": rows.shape[3],
+        "tokens_known": job.routing.destinations is not None,
         **rebalancing(job),
     }
 

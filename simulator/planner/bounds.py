@@ -131,7 +131,7 @@ class Bounds:
         if self._experts is None:
             return np.zeros(len(splits), np.int64)
         keys, which = splits.numbered("tp", "cp", "micro_batch_sequences", "ep")
-        held = [self._experts.rows(ep, self._prices.sent_tokens(*lane)).shape[2] for *lane, ep in keys]
+        held = [self._experts.outcome(ep, self._prices.sent_tokens(*lane)).rows.shape[3] for *lane, ep in keys]
         return np.array(held, np.int64)[which]
 
     def _add_ends(self, splits: Splits, forward: Values, backward: Values) -> None:

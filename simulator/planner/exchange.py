@@ -39,15 +39,24 @@ class Exchange:
                 self._crossing.append((number, crossing.astype(float), fastest(cluster, level, "all_to_all")))
             nearer = nearer | together
 
-    def busy_s(self, rows: npt.NDArray[np.int64], choice: Choice) -> npt.NDArray[np.float64]:
+    def busy_s(
+        self, rows: npt.NDArray[np.int64], choice: Choice, destinations: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[np.float64]:
         """Time of the busiest port at each level, [levels, layers], in one exchange of each layer, a byte of a row.
 
-        *rows* [layers, ranks, experts on the rank] are computed in all, a token's *choice* says for whom.
+        *rows* [layers, ranks, experts on the rank] are computed in all; a token's *choice*, or the *destinations*
+        [layers, tokens, top_k] of recorded ones, say for whom.
         """
         busy = np.zeros((self._levels, len(rows)))
         if not self._crossing:
             return busy
-        sent = np.stack([wire_rows(layer, self._mesh, self._way, choice, self._domain) for layer in rows])
+        picked = [None] * len(rows) if destinations is None else list(destinations)
+        sent = np.stack(
+            [
+                wire_rows(layer, self._mesh, self._way, choice, self._domain, chosen)
+                for layer, chosen in zip(rows, picked, strict=True)
+            ]
+        )
         for level, crossing, bytes_per_s in self._crossing:
             over = sent * crossing
             busy[level] = np.maximum(over.sum(axis=2), over.sum(axis=1)).max(axis=1) / bytes_per_s

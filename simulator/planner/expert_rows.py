@@ -9,7 +9,7 @@ from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.scenario import Scenario
 from simulator.hardware.cluster import Cluster
 from simulator.model.architecture import Architecture
-from simulator.routing.table import IntArray
+from simulator.routing.outcome import Outcome
 
 
 class ExpertRows:
@@ -17,9 +17,8 @@ class ExpertRows:
 
     def __init__(self, scenario: Scenario, folder: Path, architecture: Architecture, cluster: Cluster) -> None:
         self._routing = ExpertRouting(scenario, architecture, folder, cluster.node.accelerators)
-        self.rows = cache(self._rows)
+        self.outcome = cache(self._outcome)
 
-    def _rows(self, ep: int, tokens: int) -> IntArray:
-        """Rows of each slot, [layers, ranks, slots], when each of *ep* ranks sends *tokens* tokens."""
-        rows: IntArray = self._routing.outcome(ep, tokens).rows[0]
-        return rows
+    def _outcome(self, ep: int, tokens: int) -> Outcome:
+        """Rows of each slot, in one micro-batch, when each of *ep* ranks sends *tokens* tokens."""
+        return self._routing.outcome(ep, tokens)

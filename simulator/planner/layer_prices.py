@@ -227,10 +227,12 @@ class LayerPrices:
         first = next(layer for layer in own.moe_layers() if layer.index == indices[0])
         adapters = self._job.trained.adapters(layer_parameters(own, first))
         assert self._experts is not None
-        rows = self._experts.rows(ep, tokens)[[self._number[index] for index in indices]]
+        outcome, numbers = self._experts.outcome(ep, tokens), [self._number[index] for index in indices]
+        rows = outcome.rows[0][numbers]
+        picked = None if outcome.destinations is None else outcome.destinations[numbers]
         network = self._network(Mesh(dp_shard=etp, etp=etp), etp)
         assert isinstance(first.feed_forward, MixtureOfExperts)
-        busy_s = self._exchange(ep, etp).busy_s(rows, self._job.choice(first.feed_forward))
+        busy_s = self._exchange(ep, etp).busy_s(rows, self._job.choice(first.feed_forward), picked)
         pricer = self._pricer(self._workload(1, 1, etp, 1), network)
         stretch = RoutedStretch(len(indices), ep, len(self._sizes))
         keepers = [n for n, one in enumerate(routed) if one.operator.saved or one.operator.restored]

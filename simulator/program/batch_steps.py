@@ -157,7 +157,7 @@ class BatchSteps:
         self._number = number
         self._own = job.own_architecture
         self._tokens = tokens
-        self.loads = _expert_loads(job, number)
+        self.loads = expert_loads(job, number)
         self._layers = [
             self._steps(layer, position)
             for layer, position in zip(job.layers_of(number), job.positions_of(number), strict=False)
@@ -243,7 +243,7 @@ class BatchSteps:
             load = own if "reduce_scatter" in moves else load
 
 
-def _expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:
+def expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:
     """Expert load of the stage's MoE layers, by layer index."""
     (batch,), domain = job.micro_batches, scale_up_domain(job.cluster)
     numbers = {layer.index: number for number, layer in enumerate(job.architecture.moe_layers())}
@@ -253,8 +253,10 @@ def _expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:
         if layer.index in numbers:
             assert batch.rows is not None
             assert isinstance(layer.feed_forward, MixtureOfExperts)
-            rows, choice = batch.rows[numbers[layer.index]], job.choice(layer.feed_forward)
+            number, choice = numbers[layer.index], job.choice(layer.feed_forward)
+            picked = None if batch.destinations is None else batch.destinations[number]
+            share = batch.source_share
             loads[layer.index] = layer_load(
-                rows, job.mesh, job.folding, job.exchange, choice, domain, batch.source_share
+                batch.rows[number], job.mesh, job.folding, job.exchange, choice, domain, share, picked
             )
     return loads

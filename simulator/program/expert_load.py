@@ -54,28 +54,35 @@ def layer_load(
     choice: Choice = _ONE,
     domain: int = 1,
     source_share: npt.NDArray[np.float64] | None = None,
+    destinations: npt.NDArray[np.int64] | None = None,
 ) -> LayerLoad:
     """The load of one MoE layer whose experts receive *rows* [ep ranks, experts on the rank] from one ep group.
 
     *exchange* names a file of `exchanges/`; a token's *choice* and accelerators of a scale-up *domain* say what it
-    saves and where. *source_share*: tokens that each rank brings over the mean, where that is not 1; each row then goes
-    by itself.
+    saves and where; *destinations* [tokens, top_k] are the ranks of recorded tokens' experts, where they are known.
+    *source_share*: tokens that each rank brings over the mean, where that is not 1; each row then goes by itself.
     """
     place, way = mesh.expert_rank()[folding.representative], exchanges()[exchange]
     sent = _each_by_itself(rows, mesh)
     if source_share is not None:
         sent = sent * source_share[:, None]
         return LayerLoad(rows[place], sent, sent, sent.sum(axis=1)[place], way)
-    return LayerLoad(rows[place], sent, wire_rows(rows, mesh, exchange, choice, domain), float(sent[0].sum()), way)
+    on_wire = wire_rows(rows, mesh, exchange, choice, domain, destinations)
+    return LayerLoad(rows[place], sent, on_wire, float(sent[0].sum()), way)
 
 
 def wire_rows(
-    rows: npt.NDArray[np.int64], mesh: Mesh, exchange: str, choice: Choice, domain: int
+    rows: npt.NDArray[np.int64],
+    mesh: Mesh,
+    exchange: str,
+    choice: Choice,
+    domain: int,
+    destinations: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float64]:
     """Rows that *exchange* carries from each ep rank (row) to each ep rank (column), arguments as above."""
     if exchange == "all_to_all" or mesh.ep == 1:
         return _each_by_itself(rows, mesh)
-    return exchanges()[exchange].sent(mix_of(rows, choice, node_members(mesh, domain)))
+    return exchanges()[exchange].sent(mix_of(rows, choice, node_members(mesh, domain), destinations))
 
 
 def _each_by_itself(rows: npt.NDArray[np.int64], mesh: Mesh) -> npt.NDArray[np.float64]:

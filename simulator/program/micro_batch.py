@@ -24,6 +24,8 @@ class MicroBatch:
 
     rows: Numbers | None = None
     """Rows of every expert slot, [layers, ep, slots]; None without experts."""
+    destinations: Numbers | None = None
+    """Rank of each expert of recorded tokens, [layers, tokens, top_k], -1 for none; None where they are not known."""
     lengths: Lengths = ()
     """Tokens of the sequences of each ep rank; empty where all have the workload's."""
     images: ImageLoad | None = None

@@ -1,5 +1,7 @@
 """How likely a token has an expert within a set: what a network that sends a token once to a rank or node has to carry.
 
+Where single tokens were recorded, they are counted (`reach_of_tokens`).
+
 A popularity does not say what single tokens choose together, so experts are taken as independent under the condition
 that there are top_k of them (conditional Poisson sampling with the popularity's odds; Hajek, Sampling from a Finite
 Population, 1981). For an even popularity that is choosing top_k without replacement, exactly. Tokens that like the same
@@ -17,7 +19,7 @@ from math import comb
 
 import numpy as np
 
-from simulator.routing.table import FloatArray
+from simulator.routing.table import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,16 @@ def reach(popularity: FloatArray, choice: Choice) -> FloatArray:
     if of_set % members == 0:
         return np.full(len(popularity), _reach_of_groups(of_set // members, choice, members))
     return _reach_freely(popularity, choice.top_k)
+
+
+def reach_of_tokens(destinations: IntArray, sets: int) -> FloatArray:
+    """The share of tokens that have an expert in each of so many *sets*, [sets]; *destinations* [tokens, top_k] name
+    the set of each expert of a token, -1 for none.
+    """
+    found = np.zeros((len(destinations), sets + 1), dtype=bool)
+    np.put_along_axis(found, destinations, True, axis=1)
+    tokens = found[:, :sets].any(axis=1).sum()
+    return np.asarray(found[:, :sets].sum(axis=0) / tokens)
 
 
 def _reach_within_groups(popularity: FloatArray, choice: Choice, members: int) -> FloatArray:

@@ -10,10 +10,14 @@ import numpy as np
 from simulator.documents import Problem
 from simulator.routing.error import RoutingError
 from simulator.routing.reading import read_table
-from simulator.routing.resample import resample
+from simulator.routing.resample import layers_followed, resample
 from simulator.routing.synthetic import synthesise
 from simulator.routing.table import RoutingTable
+from simulator.routing.token_resampling import resample_tokens
 from simulator.shipped import exists, locate
+
+CARRIED_TOKENS = 1024
+"""Of each layer: what a token reaches is then known to 1.6 % of all tokens (one standard deviation)."""
 
 
 def load_routing(
@@ -30,10 +34,23 @@ def load_routing(
         raise RoutingError([Problem("scenario", None, "routing", message)])
     rng = np.random.default_rng(seed)
     if trace is not None:
-        return resample(read_table(find_trace(trace, folder)), layers, experts, top_k, rng)
+        recorded = read_table(find_trace(trace, folder))
+        table = resample(recorded, layers, experts, top_k, rng)
+        return table if table.picks is not None else _with_tokens(table, recorded, top_k, rng)
     if sigma is not None:
         return synthesise(layers, experts, top_k, sigma, rng)
     return replace(synthesise(layers, experts, top_k, 0.0, rng), name="balanced (no trace given)")
+
+
+def _with_tokens(table: RoutingTable, recorded: RoutingTable, top_k: int, rng: np.random.Generator) -> RoutingTable:
+    """*table*, which was carried from *recorded*, with as much of its tokens' company as can be carried."""
+    if recorded.picks is None:
+        return table
+    picks = [
+        resample_tokens(recorded.picks[source], popularity, recorded.experts, CARRIED_TOKENS, top_k, rng)
+        for source, popularity in zip(layers_followed(recorded, table.layers), table.popularity, strict=True)
+    ]
+    return replace(table, picks=np.stack(picks))
 
 
 def find_trace(trace: str, folder: Path) -> str:

@@ -109,6 +109,9 @@ class Outcome:
     """Whether every slot computes as many rows from every rank, zeros among them."""
     zero_rows: int = 0
     """Rows of zeros, of all."""
+    destinations: IntArray | None = None
+    """Rank of each expert of single tokens, [layers, tokens, top_k], -1 for none; None where only popularity is known,
+    or a policy changed what tokens choose."""
     nodes_per_token: float | None = None
     """Mean number of nodes that hold a token's experts, where the policy bounds it."""
 
@@ -154,12 +157,14 @@ def composed(placement: Placement, table: RoutingTable, setting: Setting, place:
             known[id(mix), total] = placement.rows(table_rows(mix, total, setting.top_k))
         rows.append(known[id(mix), total])
     patches = setting.image_patches
+    together = table.picks is not None and all(mix is table for mix in mixes)
     return Outcome(
         placement,
         np.stack(rows),
         source,
         None if patches is None else setting.deal(place, patches),
         setting.lengths(place),
+        destinations=placement.ranks_of(table.picks) if together and table.picks is not None else None,
     )
 
 
@@ -173,6 +178,7 @@ def joined(outcomes: Sequence[Outcome]) -> Outcome:
         rows=np.concatenate([one.rows for one in outcomes]),
         source_tokens=np.concatenate([one.source_tokens for one in outcomes]),
         lengths=tuple(batch for one in outcomes for batch in one.lengths),
+        destinations=None,
         dropped_rows=np.sum([one.dropped_rows for one in outcomes], axis=0),
         zero_rows=sum(one.zero_rows for one in outcomes),
     )

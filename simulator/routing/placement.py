@@ -55,6 +55,19 @@ class Placement:
         split = np.take_along_axis(even, flat, axis=1) + (turn < np.take_along_axis(odd, flat, axis=1))
         return np.asarray(split.reshape(layers, ranks, width))
 
+    def ranks_of(self, picks: IntArray) -> IntArray:
+        """The rank of each of *picks* [layers, tokens, top_k], -1 for none; tokens take the copies of an expert in
+        turn.
+        """
+        found = np.full(picks.shape, -1, dtype=np.int64)
+        for layer, (chosen, copies) in enumerate(zip(picks, self.replicas, strict=True)):
+            order = np.argsort(self.slots[layer].ravel(), kind="stable")
+            first = np.cumsum(copies) - copies
+            turn = np.arange(len(chosen))[:, None] % copies[chosen]
+            rank = order[first[chosen] + turn] // self.slots.shape[2]
+            found[layer] = np.where(chosen >= 0, rank, -1)
+        return found
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moves:

@@ -15,7 +15,7 @@ equal EP change by -3..0 % (EP8 to EP32), -13..-8 % (EP64) and -26..-18 % (EP128
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,8 +34,8 @@ def resample(table: RoutingTable, layers: int, experts: int, top_k: int, rng: np
     was never chosen counts as half of the rarest one that was. Raise :exc:`ValueError` when *top_k* exceeds *experts*.
     """
     if (layers, experts) == (table.layers, table.experts):
-        return RoutingTable(cap_counts(table.counts, top_k), table.name, table.source, table.recorded_layers)
-    followed = (2 * np.arange(layers) + 1) * table.layers // (2 * layers)
+        return replace(table, counts=cap_counts(table.counts, top_k), picks=_same_picks(table, top_k))
+    followed = layers_followed(table, layers)
     plan = _plan(table, experts)
     rows = []
     for layer, source in enumerate(followed):
@@ -48,6 +48,16 @@ def resample(table: RoutingTable, layers: int, experts: int, top_k: int, rng: np
         source=f"{table.source}; {note}" if table.source else note,
         recorded_layers=tuple(table.recorded_layers[source] for source in followed) if table.recorded_layers else (),
     )
+
+
+def layers_followed(table: RoutingTable, layers: int) -> IntArray:
+    """Which layer of *table* each of *layers* layers follows: the one at the same relative depth."""
+    return np.asarray((2 * np.arange(layers) + 1) * table.layers // (2 * layers))
+
+
+def _same_picks(table: RoutingTable, top_k: int) -> IntArray | None:
+    """The recorded tokens of *table*, where they choose as many experts."""
+    return table.picks if table.picks is not None and table.picks.shape[2] == top_k else None
 
 
 @dataclass(frozen=True, slots=True)

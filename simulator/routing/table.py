@@ -1,7 +1,7 @@
 """How often each expert of each MoE layer was chosen, and how uneven that is.
 
-A table is popularity summed over many tokens: it knows nothing of which experts go together in one token, nor of how
-the mix drifts from step to step. Where those matter (node-limited dispatch, stale balancing plans), it is too coarse.
+A table is popularity summed over many tokens, and a sample of single tokens where those were recorded: without it, it
+knows nothing of which experts go together in one token. Nor does it know how the mix drifts from step to step.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class RoutingTable:
     """Where the figures come from and what was done to them."""
     recorded_layers: tuple[int, ...] = ()
     """Number of each row's layer in the model that was recorded, dense layers counted; empty when unknown."""
+    picks: IntArray | None = None
+    """Experts of single tokens, [layers, tokens, top_k], -1 for none; None where they are not known."""
 
     def __post_init__(self) -> None:
         counts = np.array(self.counts, dtype=np.float64)

@@ -7,7 +7,7 @@ recording again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -47,7 +47,7 @@ class Trace:
     @property
     def table(self) -> RoutingTable:
         """Everything summed over steps and source ranks."""
-        return self._table(self.counts.sum(axis=(0, 1)), self.name)
+        return replace(self._table(self.counts.sum(axis=(0, 1)), self.name), picks=self.picks)
 
     @property
     def by_window(self) -> list[RoutingTable]:

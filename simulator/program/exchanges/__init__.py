@@ -14,7 +14,7 @@ from importlib import import_module
 import numpy as np
 import numpy.typing as npt
 
-from simulator.routing.coverage import Choice, reach
+from simulator.routing.coverage import Choice, reach, reach_of_tokens
 
 Rows = npt.NDArray[np.float64]
 
@@ -33,11 +33,23 @@ class Mix:
     """Chance that it has one in each node, [nodes]."""
 
 
-def mix_of(rows: npt.NDArray[np.int64], choice: Choice, members: int) -> Mix:
-    """The mix behind *rows* [ep, experts on the rank] of an expert-parallel group with *members* ranks in each node."""
+def mix_of(
+    rows: npt.NDArray[np.int64], choice: Choice, members: int, destinations: npt.NDArray[np.int64] | None = None
+) -> Mix:
+    """The mix behind *rows* [ep, experts on the rank] of an expert-parallel group with *members* ranks in each node.
+
+    *destinations* [tokens, top_k]: the rank of each expert of recorded tokens, -1 for none, where they are known.
+    """
     ranks, popularity = len(rows), rows.astype(np.float64)
-    reached, entered = reach(popularity, choice), reach(popularity.reshape(ranks // members, -1), choice)
-    return Mix(rows.sum() / choice.top_k / ranks, popularity.sum(axis=1) / ranks, reached, entered)
+    tokens, wanted = rows.sum() / choice.top_k / ranks, popularity.sum(axis=1) / ranks
+    if destinations is None:
+        reached, entered = reach(popularity, choice), reach(popularity.reshape(ranks // members, -1), choice)
+    else:
+        # A sample's tokens may reach a rank a little more often than all tokens want it.
+        reached = np.minimum(reach_of_tokens(destinations, ranks), wanted / tokens)
+        in_node = wanted.reshape(-1, members).sum(axis=1)
+        entered = np.minimum(reach_of_tokens(destinations // members, ranks // members), in_node / tokens)
+    return Mix(tokens, wanted, reached, entered)
 
 
 def no_buffer(_experts: int, _tokens: int, _row_bytes: float) -> float:

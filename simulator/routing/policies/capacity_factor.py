@@ -43,5 +43,6 @@ def apply(planned: RoutingTable, replayed: RoutingTable, setting: Setting, optio
         capacity = np.array([ceil(options.factor * rows) for rows in even.sum(axis=1)])
     most = np.broadcast_to(capacity[:, None, None, None], whole.rows.shape)
     kept = np.minimum(whole.rows, most)
-    capped = replace(whole, rows=kept, dropped_rows=(whole.rows - kept).sum(axis=(0, 2, 3)))
+    dropped = (whole.rows - kept).sum(axis=(0, 2, 3))
+    capped = replace(whole, rows=kept, dropped_rows=dropped, destinations=None)
     return replace(capped, rows=most, padded=True, zero_rows=int((most - kept).sum())) if options.pad else capped

@@ -36,13 +36,15 @@ def apply(planned: RoutingTable, replayed: RoutingTable, setting: Setting, optio
     if options.nodes < 1 or options.nodes * (experts // nodes) < setting.top_k:
         raise ValueError(f"{options.nodes} nodes of {experts // nodes} experts do not hold {setting.top_k} for a token")
     rng = np.random.default_rng(setting.seed)
-    counts, touched = np.empty_like(replayed.counts), 0.0
+    counts, touched, drawn = np.empty_like(replayed.counts), 0.0, []
     for layer, popularity in enumerate(replayed.popularity):
         picks = draw_tokens(popularity, options.sample_tokens, setting.top_k, rng)
         chosen = limit_nodes(picks, popularity, nodes, options.nodes, rng)
+        drawn.append(chosen)
         counts[layer] = np.bincount(chosen.ravel(), minlength=experts)
         touched += float(_per_node(chosen, experts, nodes).astype(bool).sum(axis=1).mean())
-    table = RoutingTable(counts, f"{replayed.name}, at most {options.nodes} nodes", replayed.source)
+    name = f"{replayed.name}, at most {options.nodes} nodes"
+    table = RoutingTable(counts, name, replayed.source, picks=np.stack(drawn))
     outcome = placed(contiguous(table.layers, experts, setting.ep), table, setting)
     return replace(outcome, nodes_per_token=touched / replayed.layers)
 
