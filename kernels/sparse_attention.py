@@ -4,13 +4,15 @@ All heads share one key of *latent* + *rope* channels, of which the first *laten
 
     o(t, h) = sum over j of p(t, h, j) kv(index(t, j))[:latent],  p = softmax over j of scale q(t, h) . kv(index(t, j))
 
-One program takes up to 32 heads of one query and walks its keys, which are the rows of the scores and the columns of
-the sum, so that 96 heads waste nothing. 128 keys, the rows of eight warps, leave no room for a second step in shared
-memory: a step is gathered, then multiplied. Latent channels come in four parts. An index of -1 is no key; a query with
-none gets zeros.
+Two kernels, each a matrix product whose next steps are on their way while one is multiplied. This one scores B keys of
+one query and writes the powers of two of all heads to memory; `kernels.sparse_sum` sums the values by them. Gathered
+keys are the rows of both, heads their columns, in two parts, so that 96 heads waste nothing and each kernel gathers a
+key once for all of them. Powers refer to the largest score of the query's first B keys, which others may exceed by as
+much as the type holds; keys that exceed it by more refer to their own largest. Queries are taken as many at a time as
+`kernels.sparse_tiles` has workspace for. An index of -1 is no key; a query with none gets zeros.
 
-Legend: T queries, H heads, J chosen keys, B keys of one step, G heads of one program, P a quarter of the latent
-channels, R rope channels.
+Legend: T queries, H heads, J chosen keys, B keys of one program, C channels, D those of the latent, K those of one
+step, X and Y the two parts of a program's heads, W the heads of all programs, N = J / B.
 """
 
 from __future__ import annotations
@@ -19,105 +21,84 @@ import torch
 import triton
 import triton.language as tl
 
-HEADS = 32
+from kernels.sparse_sum import mean_of_values
+from kernels.sparse_tiles import LOG2_E, Parts, batch, part_of_heads, parts, step
+
 KEYS = 128
-LAUNCH = {"num_warps": 8, "num_stages": 1}
-LOG2_E = 1.4426950408889634
+LAUNCH = {"num_warps": 4, "num_stages": 3}
 LOWEST = tl.constexpr(-1e30)
-"""A maximum below all scores that is still a number, so that a step without keys changes nothing."""
+"""A maximum below all scores that is still a number, so that keys that are none change nothing."""
+EXCESS_LOG2 = {torch.float16: 8}
+"""How far a score may exceed its reference before it gets one of its own, to base 2; 64 in types of wider range."""
 
 
 @triton.jit
-def four(ptr, at_N1, here_N1, P: tl.constexpr):
-    """Four neighbouring parts of P channels of some rows."""
-    at_NP = ptr + at_N1 + tl.arange(0, P)[None, :]
-    return (
-        tl.load(at_NP, mask=here_N1, other=0.0),
-        tl.load(at_NP + P, mask=here_N1, other=0.0),
-        tl.load(at_NP + 2 * P, mask=here_N1, other=0.0),
-        tl.load(at_NP + 3 * P, mask=here_N1, other=0.0),
-    )
+def _store_powers(score_BX, here_B1, power_ptr, largest_ptr, sum_ptr, at_B1, at, first, h_X, EXCESS: tl.constexpr,
+                  FIRST: tl.constexpr):  # fmt: skip
+    """Write the powers of two of scores below their reference, that reference, and the sum of each head's powers."""
+    score_BX = tl.where(here_B1, score_BX, -float("inf"))
+    largest_X = tl.maximum(tl.max(score_BX, 0), LOWEST)
+    if not FIRST:
+        reference_X = tl.load(largest_ptr + first + h_X)
+        largest_X = tl.where(largest_X > reference_X + EXCESS, largest_X, reference_X)
+    power_BX = tl.exp2(score_BX - largest_X[None, :])
+    tl.store(power_ptr + at_B1 + h_X[None, :], power_BX.to(power_ptr.dtype.element_ty))
+    tl.store(largest_ptr + at + h_X, largest_X)
+    tl.store(sum_ptr + at + h_X, tl.sum(power_BX, 0))
 
 
 @triton.jit
-def by_four(left, right, sum_BG):
-    """Add the products of the rows of both, over the channels of all four parts."""
-    for part in tl.static_range(4):
-        sum_BG = tl.dot(left[part], tl.trans(right[part]), sum_BG)
-    return sum_BG
+def _powers(q_ptr, kv_ptr, index_ptr, power_ptr, largest_ptr, sum_ptr, H, W, programs, scale_log2, J: tl.constexpr,
+            C: tl.constexpr, K: tl.constexpr, B: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, EXCESS: tl.constexpr,
+            FIRST: tl.constexpr):  # fmt: skip
+    """Powers of two of one query's B keys; FIRST: of its first B keys, else of others, which refer to the first."""
+    N: tl.constexpr = J // B
+    TILES: tl.constexpr = 1 if FIRST else N - 1
+    tile = tl.program_id(0) % TILES + (0 if FIRST else 1)
+    t = (tl.program_id(0) // TILES // programs).to(tl.int64)
+    h_X = tl.program_id(0) // TILES % programs * (X + Y) + tl.arange(0, X)
+    h_Y = tl.program_id(0) // TILES % programs * (X + Y) + X + tl.arange(0, Y)
+    j_B = t * J + tile * B + tl.arange(0, B)
+    index_B = tl.load(index_ptr + j_B)
+    here_B1 = (index_B >= 0)[:, None]
+    row_B1 = (tl.maximum(index_B, 0).to(tl.int64) * C)[:, None]
+    x_BX, y_BY = tl.zeros([B, X], dtype=tl.float32), tl.zeros([B, Y], dtype=tl.float32)
+    for k in range(0, C, K):
+        k_K = k + tl.arange(0, K)
+        kv_BK = tl.load(kv_ptr + row_B1 + k_K[None, :], mask=here_B1, other=0.0)
+        x_BX = tl.dot(kv_BK, tl.trans(part_of_heads(q_ptr, t * H, h_X, H, C, k_K)), x_BX)
+        y_BY = tl.dot(kv_BK, tl.trans(part_of_heads(q_ptr, t * H, h_Y, H, C, k_K)), y_BY)
+    at, first, at_B1 = (t * N + tile) * W, t * N * W, (j_B * W)[:, None]
+    _store_powers(x_BX * scale_log2, here_B1, power_ptr, largest_ptr, sum_ptr, at_B1, at, first, h_X, EXCESS, FIRST)
+    _store_powers(y_BY * scale_log2, here_B1, power_ptr, largest_ptr, sum_ptr, at_B1, at, first, h_Y, EXCESS, FIRST)
 
 
-@triton.jit
-def store_four(ptr, at_G, here_G, P: tl.constexpr, x0_PG, x1_PG, x2_PG, x3_PG):
-    """Write four parts of P channels of some columns as rows."""
-    at_PG = ptr + at_G[None, :] + tl.arange(0, P)[:, None]
-    tl.store(at_PG, x0_PG.to(ptr.dtype.element_ty), mask=here_G[None, :])
-    tl.store(at_PG + P, x1_PG.to(ptr.dtype.element_ty), mask=here_G[None, :])
-    tl.store(at_PG + 2 * P, x2_PG.to(ptr.dtype.element_ty), mask=here_G[None, :])
-    tl.store(at_PG + 3 * P, x3_PG.to(ptr.dtype.element_ty), mask=here_G[None, :])
-
-
-@triton.jit
-def _forward(q_ptr, kv_ptr, index_ptr, o_ptr, lse_ptr, H, scale_log2, J: tl.constexpr, P: tl.constexpr,
-             R: tl.constexpr, G: tl.constexpr, B: tl.constexpr):  # fmt: skip
-    """Outputs of G heads of one query, and the log to base 2 of their sums of exponentials."""
-    D: tl.constexpr = 4 * P
-    groups = tl.cdiv(H, G)
-    t = (tl.program_id(0) // groups).to(tl.int64)
-    h_G = tl.program_id(0) % groups * G + tl.arange(0, G)
-    here_G = h_G < H
-    b_B, r_R = tl.arange(0, B), D + tl.arange(0, R)
-    row_G = t * H + h_G
-    q = four(q_ptr, (row_G * (D + R))[:, None], here_G[:, None], P)
-    q_GR = tl.load(q_ptr + (row_G * (D + R))[:, None] + r_R[None, :], mask=here_G[:, None], other=0.0)
-    o0_PG, o1_PG = tl.zeros([P, G], dtype=tl.float32), tl.zeros([P, G], dtype=tl.float32)
-    o2_PG, o3_PG = tl.zeros([P, G], dtype=tl.float32), tl.zeros([P, G], dtype=tl.float32)
-    max_G, sum_G = tl.full([G], LOWEST, dtype=tl.float32), tl.zeros([G], dtype=tl.float32)
-    for j in range(0, J, B):
-        index_B = tl.load(index_ptr + t * J + j + b_B)
-        here_B1 = (index_B >= 0)[:, None]
-        row_B1 = (tl.maximum(index_B, 0).to(tl.int64) * (D + R))[:, None]
-        kv = four(kv_ptr, row_B1, here_B1, P)
-        kv_BR = tl.load(kv_ptr + row_B1 + r_R[None, :], mask=here_B1, other=0.0)
-        score_BG = tl.dot(kv_BR, tl.trans(q_GR), by_four(kv, q, tl.zeros([B, G], dtype=tl.float32))) * scale_log2
-        score_BG = tl.where(here_B1, score_BG, -float("inf"))
-        higher_G = tl.maximum(max_G, tl.max(score_BG, 0))
-        p_BG = tl.exp2(score_BG - higher_G[None, :])
-        shrink_G = tl.exp2(max_G - higher_G)
-        sum_G = sum_G * shrink_G + tl.sum(p_BG, 0)
-        p_BG = p_BG.to(kv_BR.dtype)
-        o0_PG = tl.dot(tl.trans(kv[0]), p_BG, o0_PG * shrink_G[None, :])
-        o1_PG = tl.dot(tl.trans(kv[1]), p_BG, o1_PG * shrink_G[None, :])
-        o2_PG = tl.dot(tl.trans(kv[2]), p_BG, o2_PG * shrink_G[None, :])
-        o3_PG = tl.dot(tl.trans(kv[3]), p_BG, o3_PG * shrink_G[None, :])
-        max_G = higher_G
-    some_G = tl.where(sum_G > 0, sum_G, 1.0)
-    per_G = 1.0 / some_G
-    store_four(o_ptr, row_G * D, here_G, P, o0_PG * per_G[None, :], o1_PG * per_G[None, :], o2_PG * per_G[None, :],
-               o3_PG * per_G[None, :])  # fmt: skip
-    tl.store(lse_ptr + row_G, max_G + tl.log2(some_G), mask=here_G)
+def powers(
+    q_THC: torch.Tensor, kv_SC: torch.Tensor, index_TJ: torch.Tensor, heads: Parts, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(powers of two [T, J, W], their references and their sums, both [T, N, W])."""
+    (T, H, C), J = q_THC.shape, index_TJ.shape[1]
+    B, W = min(KEYS, J), heads.width
+    power_TJW = q_THC.new_empty(T, J, W)
+    largest_TNW, sum_TNW = q_THC.new_empty(2, T, J // B, W, dtype=torch.float32)
+    arguments = (q_THC, kv_SC, index_TJ, power_TJW, largest_TNW, sum_TNW, H, W, heads.programs, scale * LOG2_E)
+    sides = {"J": J, "C": C, "K": step(C), "B": B, "X": heads.x, "Y": heads.y}
+    excess = EXCESS_LOG2.get(q_THC.dtype, 64)
+    _powers[(T * heads.programs,)](*arguments, **sides, EXCESS=excess, FIRST=True, **LAUNCH)
+    if J > B:
+        _powers[(T * heads.programs * (J // B - 1),)](*arguments, **sides, EXCESS=excess, FIRST=False, **LAUNCH)
+    return power_TJW, largest_TNW, sum_TNW
 
 
 def sparse_forward(
     q_THC: torch.Tensor, kv_SC: torch.Tensor, index_TJ: torch.Tensor, latent: int, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(o [T, H, latent], log to base 2 of each head's sum of exponentials [T, H]) of contiguous inputs."""
-    (T, H, channels), J = q_THC.shape, index_TJ.shape[1]
-    G = min(HEADS, triton.next_power_of_2(H))
+    T, H, _ = q_THC.shape
     o_THD = q_THC.new_empty(T, H, latent)
     lse_TH = q_THC.new_empty(T, H, dtype=torch.float32)
-    sides = {"J": J, "P": latent // 4, "R": channels - latent, "G": G, "B": min(KEYS, J)}
-    grid = (triton.cdiv(H, G) * T,)
-    _forward[grid](q_THC, kv_SC, index_TJ, o_THD, lse_TH, H, scale * LOG2_E, **sides, **LAUNCH)
+    heads = parts(H)
+    rows = batch(heads, index_TJ.shape[1], 1, q_THC.element_size())
+    for q, index, o, lse in zip(*(x.split(rows) for x in (q_THC, index_TJ, o_THD, lse_TH)), strict=True):
+        mean_of_values(*powers(q, kv_SC, index, heads, scale), kv_SC, index, heads, o, lse)
     return o_THD, lse_TH
-
-
-def check(q_THC: torch.Tensor, kv_SC: torch.Tensor, index_TJ: torch.Tensor, latent: int) -> None:
-    """Raise a ValueError that says which of the inputs cannot be tiled or do not go together."""
-    (T, _, channels), J = q_THC.shape, index_TJ.shape[1]
-    sides = {"latent": latent, "rope": channels - latent, "chosen keys": J}
-    wrong = [f"{name} is {side}" for name, side in sides.items() if side < 1 or side & (side - 1)]
-    if len(index_TJ) != T or kv_SC.shape[1] != channels:
-        wrong.append(f"q is {tuple(q_THC.shape)}, kv is {tuple(kv_SC.shape)}, index is {tuple(index_TJ.shape)}")
-    if wrong:
-        raise ValueError("; ".join(wrong))

@@ -1,11 +1,11 @@
-"""Gradients of `kernels.sparse_attention`: those of q stay in a program, those of kv are added to fp32 by atomics.
+"""Gradients of `kernels.sparse_attention`.
 
-One program takes up to 32 heads of one query and computes the scores again from the log of their sum. Keys are the rows
-of what it computes, or the columns for the gradient of the query, and latent channels come in four parts, so that no
-product is larger than the registers.
+Three kernels. This one scores B keys of one query again, multiplies them by the gradient of the output too, and writes
+the probabilities and the gradients of the scores of all heads to memory. `kernels.sparse_sum` sums the keys by the
+latter, which are the gradients of the query; `kernels.sparse_scatter` adds each query's share to those of its keys.
 
-Legend: T queries, H heads, J chosen keys, B keys of one step, G heads of one program, P a quarter of the latent
-channels, R rope channels.
+Legend: T queries, H heads, J chosen keys, B keys of one program, C channels, D those of the latent, K those of one
+step, X and Y the two parts of a program's heads, W the heads of all programs.
 """
 
 from __future__ import annotations
@@ -14,57 +14,86 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.sparse_attention import LOG2_E, by_four, check, four, sparse_forward, store_four
+from kernels.sparse_attention import sparse_forward
+from kernels.sparse_scatter import add_to_keys
+from kernels.sparse_sum import sum_of_keys
+from kernels.sparse_tiles import LOG2_E, Parts, batch, check, part_of_heads, parts, step
 
-KEYS = 128
-HEADS = 32
-LAUNCH = {"num_warps": 8, "num_stages": 1}
+KEYS = 64
+LAUNCH = {"num_warps": 4, "num_stages": 3}
 
 
 @triton.jit
-def _backward(q_ptr, kv_ptr, index_ptr, o_ptr, lse_ptr, do_ptr, dq_ptr, dkv_ptr, H, scale, scale_log2, J: tl.constexpr,
-              P: tl.constexpr, R: tl.constexpr, G: tl.constexpr, B: tl.constexpr):  # fmt: skip
-    """Gradients of G heads of one query, and their share of those of its keys."""
-    D: tl.constexpr = 4 * P
-    groups = tl.cdiv(H, G)
-    t = (tl.program_id(0) // groups).to(tl.int64)
-    h_G = tl.program_id(0) % groups * G + tl.arange(0, G)
-    b_B, p_P, r_R = tl.arange(0, B), tl.arange(0, P), D + tl.arange(0, R)
-    here_G = h_G < H
-    q_G, o_G = (t * H + h_G) * (D + R), (t * H + h_G) * D
-    do = four(do_ptr, o_G[:, None], here_G[:, None], P)
-    o = four(o_ptr, o_G[:, None], here_G[:, None], P)
-    along_G = tl.zeros([G], dtype=tl.float32)
-    for part in tl.static_range(4):
-        along_G += tl.sum(o[part].to(tl.float32) * do[part].to(tl.float32), 1)
-    q = four(q_ptr, q_G[:, None], here_G[:, None], P)
-    q_GR = tl.load(q_ptr + q_G[:, None] + r_R[None, :], mask=here_G[:, None], other=0.0)
-    lse_G = tl.load(lse_ptr + t * H + h_G, mask=here_G, other=0.0)
-    dq0_PG, dq1_PG = tl.zeros([P, G], dtype=tl.float32), tl.zeros([P, G], dtype=tl.float32)
-    dq2_PG, dq3_PG = tl.zeros([P, G], dtype=tl.float32), tl.zeros([P, G], dtype=tl.float32)
-    dq_RG = tl.zeros([R, G], dtype=tl.float32)
-    for j in range(0, J, B):
-        index_B = tl.load(index_ptr + t * J + j + b_B)
-        here_B1 = (index_B >= 0)[:, None]
-        row_B1 = (tl.maximum(index_B, 0).to(tl.int64) * (D + R))[:, None]
-        kv = four(kv_ptr, row_B1, here_B1, P)
-        kv_BR = tl.load(kv_ptr + row_B1 + r_R[None, :], mask=here_B1, other=0.0)
-        score_BG = tl.dot(kv_BR, tl.trans(q_GR), by_four(kv, q, tl.zeros([B, G], dtype=tl.float32)))
-        p_BG = tl.where(here_B1 & here_G[None, :], tl.exp2(score_BG * scale_log2 - lse_G[None, :]), 0.0)
-        dp_BG = by_four(kv, do, tl.zeros([B, G], dtype=tl.float32))
-        ds_BG = (p_BG * (dp_BG - along_G[None, :]) * scale).to(kv_BR.dtype)
-        p_BG = p_BG.to(kv_BR.dtype)
-        dq0_PG = tl.dot(tl.trans(kv[0]), ds_BG, dq0_PG)
-        dq1_PG = tl.dot(tl.trans(kv[1]), ds_BG, dq1_PG)
-        dq2_PG = tl.dot(tl.trans(kv[2]), ds_BG, dq2_PG)
-        dq3_PG = tl.dot(tl.trans(kv[3]), ds_BG, dq3_PG)
-        dq_RG = tl.dot(tl.trans(kv_BR), ds_BG, dq_RG)
-        for part in tl.static_range(4):
-            dkv_BP = tl.dot(p_BG, do[part], tl.dot(ds_BG, q[part]))
-            tl.atomic_add(dkv_ptr + row_B1 + part * P + p_P[None, :], dkv_BP, mask=here_B1, sem="relaxed")
-        tl.atomic_add(dkv_ptr + row_B1 + r_R[None, :], tl.dot(ds_BG, q_GR), mask=here_B1, sem="relaxed")
-    store_four(dq_ptr, q_G, here_G, P, dq0_PG, dq1_PG, dq2_PG, dq3_PG)
-    tl.store(dq_ptr + q_G[None, :] + r_R[:, None], dq_RG.to(dq_ptr.dtype.element_ty), mask=here_G[None, :])
+def _along(o_ptr, do_ptr, along_ptr, D: tl.constexpr):
+    """Dot product of one head's output with its gradient."""
+    d_D = tl.program_id(0).to(tl.int64) * D + tl.arange(0, D)
+    product_D = tl.load(o_ptr + d_D).to(tl.float32) * tl.load(do_ptr + d_D).to(tl.float32)
+    tl.store(along_ptr + tl.program_id(0), tl.sum(product_D, 0))
+
+
+@triton.jit
+def _store_gradients(score_BX, dp_BX, here_B1, lse_ptr, along_ptr, p_ptr, ds_ptr, at_B1, at, h_X, H, scale, scale_log2):
+    """Write probabilities and the gradients of scores; both are zero for keys that are none and heads past the last."""
+    lse_X = tl.load(lse_ptr + at + h_X, mask=h_X < H, other=0.0)
+    along_X = tl.load(along_ptr + at + h_X, mask=h_X < H, other=0.0)
+    p_BX = tl.where(here_B1 & (h_X < H)[None, :], tl.exp2(score_BX * scale_log2 - lse_X[None, :]), 0.0)
+    ds_BX = p_BX * (dp_BX - along_X[None, :]) * scale
+    tl.store(p_ptr + at_B1 + h_X[None, :], p_BX.to(p_ptr.dtype.element_ty))
+    tl.store(ds_ptr + at_B1 + h_X[None, :], ds_BX.to(ds_ptr.dtype.element_ty))
+
+
+@triton.jit
+def _score_gradients(q_ptr, kv_ptr, index_ptr, do_ptr, lse_ptr, along_ptr, p_ptr, ds_ptr, H, W, programs, scale,
+                     scale_log2, J: tl.constexpr, C: tl.constexpr, D: tl.constexpr, K: tl.constexpr, R: tl.constexpr,
+                     B: tl.constexpr, X: tl.constexpr, Y: tl.constexpr):  # fmt: skip
+    """Probabilities of one query's B keys and the gradients of their scores."""
+    TILES: tl.constexpr = J // B
+    t = (tl.program_id(0) // TILES // programs).to(tl.int64)
+    h_X = tl.program_id(0) // TILES % programs * (X + Y) + tl.arange(0, X)
+    h_Y = tl.program_id(0) // TILES % programs * (X + Y) + X + tl.arange(0, Y)
+    j_B = t * J + tl.program_id(0) % TILES * B + tl.arange(0, B)
+    index_B = tl.load(index_ptr + j_B)
+    here_B1 = (index_B >= 0)[:, None]
+    row_B1 = (tl.maximum(index_B, 0).to(tl.int64) * C)[:, None]
+    x_BX, y_BY = tl.zeros([B, X], dtype=tl.float32), tl.zeros([B, Y], dtype=tl.float32)
+    dx_BX, dy_BY = tl.zeros([B, X], dtype=tl.float32), tl.zeros([B, Y], dtype=tl.float32)
+    for k in range(0, D, K):
+        k_K = k + tl.arange(0, K)
+        kv_BK = tl.load(kv_ptr + row_B1 + k_K[None, :], mask=here_B1, other=0.0)
+        x_BX = tl.dot(kv_BK, tl.trans(part_of_heads(q_ptr, t * H, h_X, H, C, k_K)), x_BX)
+        y_BY = tl.dot(kv_BK, tl.trans(part_of_heads(q_ptr, t * H, h_Y, H, C, k_K)), y_BY)
+        dx_BX = tl.dot(kv_BK, tl.trans(part_of_heads(do_ptr, t * H, h_X, H, D, k_K)), dx_BX)
+        dy_BY = tl.dot(kv_BK, tl.trans(part_of_heads(do_ptr, t * H, h_Y, H, D, k_K)), dy_BY)
+    r_R = D + tl.arange(0, R)
+    kv_BR = tl.load(kv_ptr + row_B1 + r_R[None, :], mask=here_B1, other=0.0)
+    x_BX = tl.dot(kv_BR, tl.trans(part_of_heads(q_ptr, t * H, h_X, H, C, r_R)), x_BX)
+    y_BY = tl.dot(kv_BR, tl.trans(part_of_heads(q_ptr, t * H, h_Y, H, C, r_R)), y_BY)
+    at_B1 = (j_B * W)[:, None]
+    _store_gradients(x_BX, dx_BX, here_B1, lse_ptr, along_ptr, p_ptr, ds_ptr, at_B1, t * H, h_X, H, scale, scale_log2)
+    _store_gradients(y_BY, dy_BY, here_B1, lse_ptr, along_ptr, p_ptr, ds_ptr, at_B1, t * H, h_Y, H, scale, scale_log2)
+
+
+def score_gradients(
+    q_THC: torch.Tensor,
+    kv_SC: torch.Tensor,
+    index_TJ: torch.Tensor,
+    o_THD: torch.Tensor,
+    lse_TH: torch.Tensor,
+    do_THD: torch.Tensor,
+    heads: Parts,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(probabilities, gradients of the scores before they are scaled), both [T, J, W]."""
+    (T, H, C), J, D = q_THC.shape, index_TJ.shape[1], o_THD.shape[2]
+    p_TJW, ds_TJW = q_THC.new_empty(2, T, J, heads.width)
+    along_TH = torch.empty_like(lse_TH)
+    _along[(T * H,)](o_THD, do_THD, along_TH, D=D)
+    B = min(KEYS, J)
+    tensors = (q_THC, kv_SC, index_TJ, do_THD, lse_TH, along_TH, p_TJW, ds_TJW)
+    sides = {"J": J, "C": C, "D": D, "K": step(D), "R": C - D, "B": B, "X": heads.x, "Y": heads.y}
+    grid = (T * heads.programs * (J // B),)
+    _score_gradients[grid](*tensors, H, heads.width, heads.programs, scale, scale * LOG2_E, **sides, **LAUNCH)
+    return p_TJW, ds_TJW
 
 
 def gradients(
@@ -77,13 +106,15 @@ def gradients(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(gradient of q, gradient of kv), both in the type of their inputs."""
-    (T, H, channels), J, latent = q_THC.shape, index_TJ.shape[1], o_THD.shape[2]
+    heads = parts(q_THC.shape[1])
     dq_THC = torch.empty_like(q_THC)
     dkv_SC = torch.zeros_like(kv_SC, dtype=torch.float32)
-    G = min(HEADS, triton.next_power_of_2(H))
-    sides = {"J": J, "P": latent // 4, "R": channels - latent, "G": G, "B": min(KEYS, J)}
-    arguments = (q_THC, kv_SC, index_TJ, o_THD, lse_TH, do_THD, dq_THC, dkv_SC, H, scale, scale * LOG2_E)
-    _backward[(triton.cdiv(H, G) * T,)](*arguments, **sides, **LAUNCH)
+    rows = batch(heads, index_TJ.shape[1], 2, q_THC.element_size())
+    each = zip(*(x.split(rows) for x in (q_THC, index_TJ, o_THD, lse_TH, do_THD, dq_THC)), strict=True)
+    for q, index, o, lse, do, dq in each:
+        p, ds = score_gradients(q, kv_SC, index, o, lse, do, heads, scale)
+        sum_of_keys(ds, kv_SC, index, heads, o.shape[2], dq)
+        add_to_keys(p, ds, q, do, index, heads, dkv_SC)
     return dq_THC, dkv_SC.to(kv_SC.dtype)
 
 

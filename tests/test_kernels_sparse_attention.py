@@ -10,6 +10,7 @@ if not triton.knobs.runtime.interpret:
 from kernel_checks import distances, drawn
 
 from kernels import sparse_attention_backward as sparse_attention
+from kernels import sparse_tiles
 from kernels.reference import sparse_attention as plain
 
 LATENT, ROPE, SCALE = 32, 16, 0.2
@@ -25,7 +26,8 @@ def chosen(queries: int, keys: int, top: int) -> torch.Tensor:
     [
         pytest.param(3, 4, 300, 128, id="two steps of keys"),
         pytest.param(2, 6, 20, 64, id="six heads, fewer keys than places"),
-        pytest.param(2, 96, 40, 32, id="two groups of heads"),
+        pytest.param(2, 96, 40, 32, id="64 and 32 heads"),
+        pytest.param(2, 130, 40, 32, id="two programs of heads"),
     ],
 )
 def test_attention_to_chosen_keys_and_its_gradients(queries: int, heads: int, keys: int, top: int) -> None:
@@ -35,6 +37,33 @@ def test_attention_to_chosen_keys_and_its_gradients(queries: int, heads: int, ke
         partial(f.sparse_attention, index_TJ=index, latent=LATENT, scale=SCALE) for f in (sparse_attention, plain)
     )
     assert max(distances(fused, small, inputs)) < 1e-5
+
+
+def test_scores_that_exceed_those_of_the_first_keys_by_more_than_a_power_of_two_holds() -> None:
+    kv = drawn(256, LATENT + ROPE, seed=1)
+    kv[130], kv[131] = 300.0, 299.9
+    inputs = [drawn(2, 4, LATENT + ROPE).abs(), kv]
+    index = torch.arange(256).int().repeat(2, 1)
+    fused, small = (
+        partial(f.sparse_attention, index_TJ=index, latent=LATENT, scale=SCALE) for f in (sparse_attention, plain)
+    )
+    assert distances(fused, small, inputs)[0] < 1e-5
+
+
+def test_queries_of_more_than_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, kv, index = drawn(5, 4, LATENT + ROPE), drawn(40, LATENT + ROPE, seed=1), chosen(5, 40, 32)
+    at_once = sparse_attention.sparse_attention(q, kv, index, LATENT, SCALE)
+    monkeypatch.setattr(sparse_tiles, "WORKSPACE_BYTES", 2 * 32 * sparse_tiles.parts(4).width * 4)
+    assert sparse_tiles.batch(sparse_tiles.parts(4), 32, 1, 4) == 2
+    assert torch.equal(sparse_attention.sparse_attention(q, kv, index, LATENT, SCALE), at_once)
+
+
+@pytest.mark.parametrize(
+    ("heads", "programs", "x", "y"),
+    [(96, 1, 64, 32), (128, 1, 64, 64), (64, 1, 32, 32), (4, 1, 16, 16), (192, 2, 64, 64)],
+)
+def test_heads_in_two_parts(heads: int, programs: int, x: int, y: int) -> None:
+    assert sparse_tiles.parts(heads) == sparse_tiles.Parts(programs, x, y)
 
 
 def test_all_keys_chosen_is_ordinary_attention() -> None:
