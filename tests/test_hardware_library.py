@@ -17,7 +17,7 @@ def names(folder):
     return sorted(path.stem for path in shipped("hardware_profiles", folder).glob("*.yaml"))
 
 
-HOPPER_ALONE = {"flash2"}
+HOPPER_ALONE = {"flash2", "flash_triton"}
 """Kinds that no other part stands in for: a scenario that asks for one elsewhere is refused."""
 
 

@@ -81,10 +81,31 @@ def test_products_on_an_h100_that_is_limited_to_500_w(m, k, n, dtype, measured_s
     assert product_s(H100_500W, m, k, n, dtype) == pytest.approx(measured_s, rel=0.07)
 
 
+LLAMA_70B = [(16384, 8192, 1280), (16384, 1024, 8192), (16384, 8192, 7168), (16384, 3584, 8192), (8192, 8192, 8192)]
+"""m, n, k of the products that SemiAnalysis timed (2024-12-22)."""
+
+
+@pytest.mark.parametrize(("dtype", "measured_flops_per_s"), [("bf16", 620e12), ("fp8", 990e12)])
+def test_products_of_llama_70b_on_an_mi300x(dtype, measured_flops_per_s):
+    part = load_accelerator("mi300x", Path())
+    rates = [2 * m * n * k / product_s(part, m, k, n, dtype) for m, n, k in LLAMA_70B]
+    assert sum(rates) / len(rates) == pytest.approx(measured_flops_per_s, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "length", "measured_s"),
+    [(64, 1024, 0.2589e-3), (64, 8192, 8.607e-3), (128, 2048, 1.281e-3), (128, 8192, 15.19e-3), (128, 16384, 57.39e-3)],
+)
+def test_pytorchs_attention_on_an_mi300x(head_dim, length, measured_s):
+    flops, traffic = 4 * head_dim * 256 * length**2 / 2, 4 * 2 * 256 * length * head_dim
+    part = load_accelerator("mi300x", Path())
+    seconds = kernel_time(part, "attention", flops, traffic, (16, head_dim, length)).seconds
+    assert float(seconds) == pytest.approx(measured_s, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("part", "m", "n", "k", "measured_flops_per_s"),
     [
-        ("mi300x", 10240, 15360, 8192, 668.4e12),
         ("mi325x", 13312, 10240, 8192, 784.9e12),
         ("mi355x", 12288, 8192, 8192, 1565e12),
     ],

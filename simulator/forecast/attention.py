@@ -1,6 +1,7 @@
 """Kernels of attention that a scenario can name, and what rules them out.
 
-FlashAttention-2 takes query and value heads of one width, up to 256, and runs wherever it was timed. Attention over
+FlashAttention-2 takes query and value heads of one width, up to 256, the Triton kernel of 2022 up to 128; both run
+wherever they were timed. Attention over
 scores in memory is Megatron-LM's of 2022: plainly causal, over whole sequences.
 """
 
@@ -11,10 +12,11 @@ from collections.abc import Iterator
 from simulator.forecast.scenario import Scenario
 from simulator.hardware.accelerator import Accelerator
 from simulator.model.architecture import Architecture, GroupedAttention
+from simulator.model.operators.attention_core import GENERATIONS
 from simulator.model.operators.grouped_attention import has_unfused_core
 
-_WIDEST_HEAD = 256
-"""Of FlashAttention-2 (Dao-AILab/flash-attention README)."""
+_WIDEST_HEAD = {"flash2": 256, "flash_triton": 128}
+"""Dao-AILab/flash-attention: README, and flash_attn_triton.py."""
 
 
 def attention_problems(scenario: Scenario, architecture: Architecture, accelerator: Accelerator) -> Iterator[str]:
@@ -22,21 +24,21 @@ def attention_problems(scenario: Scenario, architecture: Architecture, accelerat
     training, model = scenario.training, architecture.model_type
     if training.dropout and any(layer.hyper_connections > 1 for layer in architecture.layers):
         yield f"training.dropout: {model} has parallel residual streams, which know none; leave it out"
-    if training.attention == "flash2":
-        yield from _flash2_problems(architecture, accelerator)
+    if training.attention in GENERATIONS:
+        yield from _generation_problems(training.attention, architecture, accelerator)
     if training.attention == "unfused":
         yield from _unfused_problems(scenario, architecture)
 
 
-def _flash2_problems(architecture: Architecture, accelerator: Accelerator) -> Iterator[str]:
-    where, model = "training.attention: flash2", architecture.model_type
-    if "flash2" not in accelerator.curves:
+def _generation_problems(kind: str, architecture: Architecture, accelerator: Accelerator) -> Iterator[str]:
+    where, model = f"training.attention: {kind}", architecture.model_type
+    if kind not in accelerator.curves:
         yield f"{where} was not timed on {accelerator.id}, nor on a part that stands in for it; allowed: flash"
     if others := _other_mixers(architecture):
         yield f"{where} is known of grouped attention, {model} has {others}; allowed: flash"
     widest = max((mixer.head_dim for mixer in _grouped(architecture)), default=0)
-    if widest > _WIDEST_HEAD:
-        yield f"{where} takes heads up to {_WIDEST_HEAD}, those of {model} are {widest} wide; allowed: flash"
+    if widest > _WIDEST_HEAD[kind]:
+        yield f"{where} takes heads up to {_WIDEST_HEAD[kind]}, those of {model} are {widest} wide; allowed: flash"
 
 
 def _unfused_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:

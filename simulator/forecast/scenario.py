@@ -285,11 +285,12 @@ class Training(Section):
     float8: Float8 | None = Field(
         None, description="Present: linear layers of the decoder multiply in fp8, as it says."
     )
-    attention: Literal["flash", "flash2", "unfused"] = Field(
+    attention: Literal["flash", "flash2", "flash_triton", "unfused"] = Field(
         "flash",
         description=(
             "flash: one kernel, the best of the accelerator; flash2: FlashAttention-2 on a part that has faster ones; "
-            "unfused: products and a softmax over scores in memory, as Megatron-LM."
+            "flash_triton: FlashAttention in Triton of 2022 (MPT); unfused: products and a softmax over scores in "
+            "memory, as Megatron-LM."
         ),
     )
     core_kernels: Literal["fused", "partly_fused", "small_operators"] | None = Field(

@@ -22,7 +22,7 @@ SPREAD_OF_SCALING = 0.2
 """Attained GEMM shares of parts that were all measured (A100 87 %, H100 80 %, B200 78 %, GB200 73 %, MI355X 62 % of
 dense bf16, stas00/ml-engineering) lie about a fifth apart: what carrying a share over may miss."""
 
-_CORES = frozenset({"attention", "flash2"})
+_CORES = frozenset({"attention", "flash2", "flash_triton"})
 """Kinds whose shape is (heads, head_dim, length)."""
 
 
@@ -75,7 +75,7 @@ def kernel_time(
     """Price one launch of a kernel of *kind*, or many at once where *flops* and *bytes* are arrays.
 
     *shape* is (m, n, k) of a gemm as executed, (n, k) of a grouped gemm, (heads, head_dim, length) of attention, of
-    FlashAttention-2 (flash2) and of what walks a sequence.
+    its older generations (flash2, flash_triton) and of what walks a sequence.
     *rows*, for a grouped gemm, are the rows of each expert along the last axis: padding and small experts cost what
     they cost. *weight_gradient* says that a grouped gemm makes an (n, k) gradient for each expert, out of its rows.
     A kernel timed *alone* runs faster than within a step, where the part is at its power limit. No work takes no time.

@@ -17,8 +17,8 @@ from simulator.model.float8 import Float8
 Execution = Literal["eager", "compiled", "fused"]
 """How operators run: framework kernels one by one, element-wise ones fused by a compiler, or a hand-fused stack."""
 
-Attention = Literal["flash", "flash2", "unfused"]
-"""Whether softmax attention is one kernel, or products and a softmax over scores in memory."""
+Attention = Literal["flash", "flash2", "flash_triton", "unfused"]
+"""Whether softmax attention is one kernel, and of which generation, or products and a softmax over scores in memory."""
 
 CoreKernels = Literal["fused", "partly_fused", "small_operators"]
 """How the cores of Kimi delta attention and of sparse attention run: a few hand-written kernels, a published chain of

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.model.operator import Operator, Saved, keep_once
-from simulator.model.operators.attention_core import ATTENTION_OUTPUT, ATTENTION_STATISTICS
+from simulator.model.operators.attention_core import ATTENTION_OUTPUT, ATTENTION_STATISTICS, GENERATIONS
 from simulator.model.operators.lane import FEED_FORWARD_INPUT, MIXER_INPUT, pointwise
 
 Keep = Literal["alternate_matmuls", "matmuls"]
@@ -194,7 +194,7 @@ def _always_kept(operator: Operator, stack: Stack) -> bool:
     if operator.name in ("dispatch", "combine"):
         return stack.exchanges
     scatters = any(c.operation == "reduce_scatter" and c.axis == "tp" for c in operator.forward_collectives)
-    return scatters or any(kernel.kind in ("attention", "flash2") for kernel in operator.forward)
+    return scatters or any(kernel.kind in ("attention", *GENERATIONS) for kernel in operator.forward)
 
 
 def _is_product(operator: Operator, keep: Keep) -> bool:

@@ -58,6 +58,7 @@ GROUPS = (
         (
             "attention",
             "flash2",
+            "flash_triton",
             "kda",
             "kda_prepare",
             "kda_scan",

@@ -17,6 +17,9 @@ ATTENTION_OUTPUT = "attention_output"
 """Name of the saved output of every attention core."""
 ATTENTION_STATISTICS = "attention_statistics"
 """Name of what a flash kernel saves beside it."""
+GENERATIONS = ("flash2", "flash_triton")
+"""Flash kernels older than the best of a part, each a kind of its own: FlashAttention-2, and FlashAttention in Triton
+of 2022, as MosaicML's MPT ran it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class AttentionShape:
 
 def core_kind(workload: Workload) -> str:
     """The kind of kernel that attention is: each generation of it has rates of its own."""
-    return "flash2" if workload.attention == "flash2" else "attention"
+    return workload.attention if workload.attention in GENERATIONS else "attention"
 
 
 def causal_pairs(lengths: tuple[int, ...]) -> int:
