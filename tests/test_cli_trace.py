@@ -43,6 +43,7 @@ def test_a_folder_of_ranks_with_steps():
     found = figures(str(SAVED / "per_pass"))
     assert (found["trace"], found["windows"], found["source_ranks"]) == ("per_pass", 2, 2)
     assert found["drift"]["first_to_last"] == pytest.approx(0, abs=1e-12)
+    assert [window["first_step"] for window in found["per_window"]] == [7, 8]
 
 
 def test_a_trace_of_tokens_tells_where_they_are_sent():
@@ -86,6 +87,18 @@ def test_a_chart_is_drawn_where_it_is_asked_for(tmp_path):
     status, _, err = trace("olmoe-c4", "--out", str(tmp_path / "new"))
     assert (status, err) == (0, f"wrote routing.png into {tmp_path / 'new'}\n")
     assert (tmp_path / "new" / "routing.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_windows_of_steps_have_a_chart_of_their_own(tmp_path):
+    steps = [[[4, 2, 1, 1]], [[1, 1, 2, 4]], [[2, 2, 2, 2]]]
+    (tmp_path / "steps.json").write_text(json.dumps({"logical_count": steps}))
+    status, _, err = trace(str(tmp_path / "steps.json"), "--ep", "2", "--out", str(tmp_path))
+    assert (status, err) == (0, f"wrote routing.png and drift.png into {tmp_path}\n")
+    assert (tmp_path / "drift.png").read_bytes().startswith(b"\x89PNG")
+    windows = figures(str(tmp_path / "steps.json"), "--ep", "2")["per_window"]
+    assert [(row["first_step"], row["hottest_rank"], row["rank_max_over_mean"]) for row in windows] == [
+        (0, 0, 1.5), (1, 1, 1.5), (2, 0, 1.0)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

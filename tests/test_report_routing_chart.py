@@ -34,6 +34,11 @@ def test_the_curves_are_the_busiest_expert_and_the_busiest_rank():
     assert (list(expert.get_xdata()), list(rank.get_xdata())) == ([2.0, 1.0], [1.5, 1.0])
 
 
+def test_the_busiest_expert_and_rank_are_named():
+    names = [text.get_text() for text in routing_chart(TABLE, 2).axes[2].texts]
+    assert names[:2] == ["expert 0: 2.0", "rank 0: 1.5"]
+
+
 def test_bars_are_each_rank_on_average_and_in_its_worst_layer():
     worst, mean = np.split(np.array([bar.get_height() for bar in routing_chart(TABLE, 2).axes[3].patches]), 2)
     assert (worst.tolist(), mean.tolist()) == ([1.5, 1.0], [1.25, 0.75])

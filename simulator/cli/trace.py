@@ -24,7 +24,7 @@ def trace(
     ep: Annotated[
         int | None, typer.Option("--ep", metavar="N", help="Ranks that share the experts. [default: at most 8]")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for a chart, routing.png.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for charts.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell which experts and ranks of a routing trace are hot.
@@ -52,11 +52,17 @@ def _answer(name: str, ep: int | None, out: Path | None) -> Answer:
 
 
 def _draw(found: Trace, ep: int, out: Path) -> None:
+    from simulator.report.drift_chart import FEWEST_WINDOWS, drift_chart
     from simulator.report.files import folder, replacing
     from simulator.report.paper import write_png
     from simulator.report.routing_chart import routing_chart
+    from simulator.routing.windows import windows
 
+    charts = {"routing.png": routing_chart(found.table, ep)}
+    if len(found.first_steps) >= FEWEST_WINDOWS:
+        charts["drift.png"] = drift_chart(windows(found, ep), found.name)
     folder(out)
-    with replacing(out / "routing.png") as file:
-        write_png(routing_chart(found.table, ep), file)
-    say(f"wrote routing.png into {out}")
+    for name, chart in charts.items():
+        with replacing(out / name) as file:
+            write_png(chart, file)
+    say(f"wrote {' and '.join(charts)} into {out}")

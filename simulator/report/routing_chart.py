@@ -28,8 +28,7 @@ def routing_chart(table: RoutingTable, ep: int) -> Figure:
     """*table* on *ep* ranks. Raise :exc:`ValueError` when *ep* does not divide the experts."""
     from matplotlib.figure import Figure
 
-    load = table.rank_load(ep)
-    load = load / load.mean(axis=1, keepdims=True)
+    load = _over_mean(table.rank_load(ep))
     figure = Figure(figsize=SIZE_INCHES, facecolor="white")
     answer = (
         f"The busiest of {ep} ranks gets {load.max(axis=1).mean():.2f} x the mean" if ep > 1 else "One rank holds all"
@@ -68,12 +67,30 @@ def _draw_layers(axes: Axes, table: RoutingTable, load: np.ndarray) -> None:
     axes.plot(load.max(axis=1), at, color=_HOT, lw=1.6, marker=".", ms=4)
     axes.set_ylim(table.layers - 0.5, -0.5)
     axes.set_xlim(left=1)
+    _name_busiest(axes, load, table)
     axes.set_title("x mean: ", loc="left", fontsize=10.5, color=INK)
     axes.text(0.2, 1.022, "busiest rank", transform=axes.transAxes, fontsize=10.5, color=_HOT)
     axes.text(0.58, 1.022, "busiest expert", transform=axes.transAxes, fontsize=10.5, color=FAINT)
     axes.set_yticks([])
     axes.grid(axis="x", color=FAINT, lw=0.3, alpha=0.5)
     _plain(axes)
+
+
+def _name_busiest(axes: Axes, load: np.ndarray, table: RoutingTable) -> None:
+    """The rank and the expert with the most of any layer, each beside its point, on the side that has room."""
+    for per_place, word, colour in ((_over_mean(table.counts), "expert", FAINT), (load, "rank", _HOT)):
+        layer, place = np.unravel_index(per_place.argmax(), per_place.shape)
+        value = float(per_place[layer, place])
+        crowded = value > 0.6 * axes.get_xlim()[1]
+        axes.annotate(
+            f"{word} {place}: {value:.1f}", (value, float(layer)), xytext=(-6 if crowded else 6, 0),
+            textcoords="offset points", ha="right" if crowded else "left", va="center", fontsize=8.5, color=colour,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )  # fmt: skip
+
+
+def _over_mean(load: np.ndarray) -> np.ndarray:
+    return np.asarray(load / load.mean(axis=1, keepdims=True))
 
 
 def _draw_ranks(axes: Axes, load: np.ndarray) -> None:

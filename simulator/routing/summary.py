@@ -13,6 +13,7 @@ from simulator.routing.placement import contiguous
 from simulator.routing.statistics import drift, fan_out, sampled, togetherness
 from simulator.routing.table import RoutingTable, max_over_mean
 from simulator.routing.trace import Trace
+from simulator.routing.windows import windows
 
 RANKS_PER_NODE = 8
 """Of the nodes that a token's copies are counted for."""
@@ -71,7 +72,20 @@ def trace_summary(trace: Trace, ep: int) -> dict[str, Any]:
             {"layer": int(number), **{name: values[row].item() for name, values in by_layer.items()}}
             for row, number in enumerate(numbers)
         ],
+        "per_window": _per_window(trace, ep),
     }
+
+
+def _per_window(trace: Trace, ep: int) -> list[dict[str, float | int]]:
+    """What moves from window to window; empty where there is one."""
+    if len(trace.first_steps) < 2:
+        return []
+    found = windows(trace, ep)
+    names = ("rank_max_over_mean", "expert_max_over_mean", "hottest_rank")
+    return [
+        {"first_step": step, **{name: getattr(found, name)[row].item() for name in names}}
+        for row, step in enumerate(found.first_steps)
+    ]
 
 
 def _rank_load(table: RoutingTable, ep: int) -> np.ndarray:
