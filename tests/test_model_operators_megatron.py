@@ -99,8 +99,8 @@ def test_padded_experts_are_transposed(part: MixtureOfExperts, hidden: int, rows
 
 
 def test_the_host_waits_for_counts_unless_experts_are_padded() -> None:
-    assert one(experts(V3, 7168), "dispatch").reads_counts
-    assert not one(experts(V3, 7168, PADDED), "dispatch").reads_counts
+    assert one(experts(V3, 7168), "dispatch").counts == "all_gather"
+    assert one(experts(V3, 7168, PADDED), "dispatch").counts is None
 
 
 def test_weights_of_rows_travel_beside_them() -> None:

@@ -161,7 +161,7 @@ def test_etp_ranks_share_an_expert_and_bring_their_rows_together(small: Small) -
 
 def test_tp_ranks_dispatch_a_share_of_their_tokens_each(small: Small) -> None:
     program = lower(small("mixture", *EXPERTS))
-    dispatch = moves(program, "ep", "forward")[0]
+    _, dispatch, _ = moves(program, "ep", "forward")[:3]
     assert sent(dispatch) == TOKENS / 2 * 2 * HIDDEN * BYTES * 3 / 4
 
 

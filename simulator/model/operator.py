@@ -125,8 +125,9 @@ class Operator:
     """The same of the row's gradient on its way back."""
     expert_parallel_only: bool = False
     """True for a copy that runs only where the experts are spread over several ranks."""
-    reads_counts: bool = False
-    """Whether the host waits for what the device has counted, to know how much there is to move."""
+    counts: Literal["all_to_all", "all_gather"] | None = None
+    """How ranks tell each other what they have counted, which the host waits for, to know how much there is to move;
+    None where it knows that."""
     forward_collectives: tuple[Collective, ...] = ()
     """In order, after the forward kernels."""
     backward_collectives: tuple[Collective, ...] = ()

@@ -218,7 +218,7 @@ class LayerCode:
         step = self._steps[number]
         scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._scratch[number])
         takes = self._go_round(step, step.rounds, [*takes, scratch])
-        self._run(step, step.forward, step.moves, takes, blocks_host=step.reads_counts)
+        self._run(step, step.forward, step.moves, takes, counts=step.counts)
         self._free(scratch.key, *done)
 
     def _run(
@@ -228,7 +228,7 @@ class LayerCode:
         moves: tuple[Transfer, ...],
         takes: list[Allocation],
         *,
-        blocks_host: bool = False,
+        counts: Transfer | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Write one direction of a step; *meanwhile* writes what runs beside its transfers."""
@@ -237,13 +237,14 @@ class LayerCode:
             emitter.compute(step.name, step.kind, priced, allocates=takes)
             return
         idle = not np.any(priced.duration_ns) and not priced.launches
-        if moves and idle and emitter.awaited and not blocks_host:
+        if moves and idle and emitter.awaited and counts is None:
             # One transfer behind another: nothing to compute stands between them.
             deps = emitter.wait_instead()
         else:
             deps = (emitter.compute(f"{step.name} ready", "copy", priced, allocates=[] if moves else takes),)
-            if moves and blocks_host:
-                emitter.block_host()
+        if moves and counts is not None:
+            deps = (emitter.transfer(f"{step.name} counts", STREAMS["ep"], counts.kind, counts, deps=deps),)
+            emitter.block_host()
         for move in moves:
             stream = STREAMS.get(move.collective.communicator, move.collective.communicator)
             deps = (emitter.transfer(step.name, stream, move.kind, move, deps=deps, allocates=takes),)

@@ -10,7 +10,8 @@ engine, which is told how busy each level's links are kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,8 @@ from simulator.program.exchanges import Way, exchanges
 Amounts = npt.NDArray[np.float64]
 PCIE_BYTES_PER_S = 64e9
 """Of PCIe 5.0 x16: scale-up links that are no faster are taken to be PCIe."""
+COUNT_BYTES = 8
+"""An int64 for each expert."""
 LARGE_BYTES = 1e9
 """A message whose latency does not count."""
 EACH_BY_ITSELF = exchanges()["all_to_all"]
@@ -56,6 +59,7 @@ class Network:
         self._placement = placement
         self._mesh = mesh
         self._known: dict[tuple[str, str, float], Transfer | None] = {}
+        self._counts: dict[tuple[str, int, Way], Transfer | None] = {}
 
     def ring(self, operation: Operation, axis: str, gathered_bytes: float | Amounts) -> Transfer | None:
         """An all-gather or reduce-scatter of *gathered_bytes* in all, or an all-reduce of as many, along *axis*.
@@ -143,6 +147,25 @@ class Network:
         if way.units is not None:
             taken = np.full(len(place), share_of_units(self._cluster, way.units))
         return self._transfer("all_to_all", "ep", np.maximum(out, into) / rates, latency_s, away[place], taken)
+
+    def counts(self, operation: Literal["all_to_all", "all_gather"], experts: int, way: Way) -> Transfer | None:
+        """How many rows go to each expert, told by *operation* before *way* sends them, until the host has read it.
+
+        *experts* are those of one rank. None where nobody has to know: ep is 1, or rows come without being announced.
+        """
+        key = (operation, experts, way)
+        if key not in self._counts:
+            self._counts[key] = None if way.one_sided else self._told(operation, experts, way)
+        return self._counts[key]
+
+    def _told(self, operation: Literal["all_to_all", "all_gather"], experts: int, way: Way) -> Transfer | None:
+        ranks, read_s = self._mesh.ep, self._cluster.node.host_link.latency.value
+        each = np.full((ranks, ranks), float(experts * COUNT_BYTES))
+        if way.count_writes is not None:
+            written = self.exchange(each, replace(way, one_sided=True))
+            return written and replace(written, duration_ns=written.duration_ns * way.count_writes)
+        told = self.exchange(each) if operation == "all_to_all" else self.ring("all_gather", "ep", float(each.sum()))
+        return told and replace(told, duration_ns=told.duration_ns + int(read_s * 1e9))
 
     def _one_sided(self, spread: Spread, rates: Amounts, latency_s: Amounts) -> tuple[Amounts, Amounts]:
         """Rates [levels, behaviours] and latency where ports write rows by themselves, as far as that is known."""

@@ -68,8 +68,8 @@ class Step:
     """Parameters used; the backward pass makes the gradients of those that are trained."""
     output_size: float = 0.0
     """Size of its result, per routed row or in all."""
-    reads_counts: bool = False
-    """Whether the host waits, before the transfers, for what the device has counted."""
+    counts: Transfer | None = None
+    """How many rows go where, which the host waits for before it issues the transfers; None where it knows."""
     communicates: bool = False
     """Whether it moves data between ranks: between ranks that are one, it moves nothing."""
     moves: tuple[Transfer, ...] = ()
@@ -139,7 +139,7 @@ class Pricer:
             restored=restored,
             weights=operator.weights,
             output_size=operator.output_bytes,
-            reads_counts=operator.reads_counts and not (load is not None and load.way.one_sided),
+            counts=self._counts(operator, load),
             communicates=bool(
                 operator.name in EXCHANGES or operator.forward_collectives or operator.backward_collectives
             ),
@@ -151,6 +151,11 @@ class Pricer:
             matrices=_matrices(operator, rows.shape[-1] if rows is not None else 0),
             parted=Parted(inputs, weights) if weights is not None and multiplies else None,
         )
+
+    def _counts(self, operator: Operator, load: LayerLoad | None) -> Transfer | None:
+        if operator.counts is None or load is None:
+            return None
+        return self._network.counts(operator.counts, load.rows.shape[1], load.way)
 
     def _rounds(self, operator: Operator, *, back: bool) -> tuple[Round, ...]:
         """The kernels of one direction that run beside a transfer each, with those."""

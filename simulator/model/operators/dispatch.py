@@ -10,7 +10,8 @@ eager's strided ones (H200, 65,536 rows of 2,048: 160 to 186 us for 302 MB).
 Transformer Engine's permute first makes a table of each token's rows among all experts, in three kernels, the last of
 which sorts every token's experts; its sort of chunks makes a map of rows. The weights of rows travel beside them, since
 the activation applies them. Where every expert takes as many rows from every rank, Megatron-LM transposes instead of
-sorting chunks, knows all counts beforehand, and need not wait for them.
+sorting chunks, knows all counts beforehand, and need not wait for them. Else it gathers every rank's counts of all
+experts (`MoEAlltoAllTokenDispatcher.preprocess`), where torchtitan's dispatcher tells each rank those of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def dispatch_operators(
             output_bytes=routed.tensor_bytes(width),
             payload_bytes=routed.tensor_bytes(width),
             backward_payload_bytes=routed.tensor_bytes(width),
-            reads_counts=not padded,
+            counts=None if padded else "all_gather" if tokens.megatron else "all_to_all",
         ),
         *((_row_weights(),) if tokens.megatron else ()),
         _expert_order(component, "sort_by_expert", routed, width, padded=padded),

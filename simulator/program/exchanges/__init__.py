@@ -67,6 +67,8 @@ class Way:
     """Compute units that run it; None: as many as the library opens channels."""
     one_sided: bool = False
     """Ports write rows, and their number after them, straight into the other rank's memory: no host waits for it."""
+    count_writes: int | None = None
+    """Rounds of writes in which ranks tell each other how many rows will come; None: as a collective of the library."""
     most_tokens: int | None = None
     """That a rank may bring; None: any number."""
     buffer_bytes: Callable[[int, int, float], float] = no_buffer

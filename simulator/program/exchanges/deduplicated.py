@@ -9,6 +9,8 @@ from simulator.program.exchanges import Mix, Rows, Way
 NAME = "deduplicated"
 _UNITS = 20
 """Of DeepEP unless told otherwise (`Buffer.num_sms`, deepseek-ai/DeepEP@04b06f7a)."""
+_COUNT_WRITES = 2
+"""All ranks wait for each other, then each writes its counts (`notify_dispatch`, csrc/kernels/internode.cu)."""
 
 
 def sent(mix: Mix) -> Rows:
@@ -16,4 +18,4 @@ def sent(mix: Mix) -> Rows:
     return np.broadcast_to(mix.tokens * mix.reached, (len(mix.reached), len(mix.reached)))
 
 
-WAY = Way(sent, units=_UNITS)
+WAY = Way(sent, units=_UNITS, count_writes=_COUNT_WRITES)

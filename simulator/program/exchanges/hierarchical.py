@@ -14,6 +14,8 @@ from simulator.program.exchanges import Mix, Rows, Way
 NAME = "hierarchical"
 _UNITS = 20
 """Of DeepEP unless told otherwise (`Buffer.num_sms`, deepseek-ai/DeepEP@04b06f7a)."""
+_COUNT_WRITES = 2
+"""All ranks wait for each other, then each writes its counts (`notify_dispatch`, csrc/kernels/internode.cu)."""
 
 
 def sent(mix: Mix) -> Rows:
@@ -28,4 +30,4 @@ def sent(mix: Mix) -> Rows:
     return np.asarray(over_ports + passed_on)
 
 
-WAY = Way(sent, units=_UNITS)
+WAY = Way(sent, units=_UNITS, count_writes=_COUNT_WRITES)
