@@ -47,6 +47,21 @@ def test_an_exchange_keeps_the_links_of_the_host_busy_that_copies_use():
     assert used == set(host_busy_s(cluster, 1.0)) < set(busy_ns)
 
 
+def test_ports_that_reach_cards_share_the_cards_links_with_copies():
+    cluster = build_cluster("hgx-h200", "rail-fat-tree-400g", 16, Path())
+    mesh = Mesh(dp_shard=16, ep=16)
+    transfer = Network(cluster, Placement(mesh, apart(mesh.groups(), 16), [8, 256]), mesh).exchange(
+        np.full((16, 16), 1e6)
+    )
+    assert transfer is not None
+    busy_ns = transfer.collective.link_busy_ns
+    # 8 MB leave each card over its PCIe link of 55.06 GB/s, and no memory of the host sees them.
+    assert busy_ns["host link copy_out"] == pytest.approx(8e6 / 55.06e9 * 1e9)
+    assert busy_ns["host link"] == pytest.approx(16e6 / 100e9 * 1e9)  # two ports of 50 GB/s, more than 99.1 of copies
+    assert "host memory" not in busy_ns
+    assert busy_ns["host link copy_out"] < busy_ns["leaf"]
+
+
 def test_without_ports_there_is_nothing_to_send_through_the_host():
     with pytest.raises(ValueError, match="8 accelerators use no ports"):
         staged(build_cluster("hgx-h200", "rail-fat-tree-400g", 8, Path()))

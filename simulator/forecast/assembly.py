@@ -20,6 +20,7 @@ from simulator.forecast.pipelining import pipeline_of, pipeline_problems, schedu
 from simulator.forecast.recomputation import recompute_of, recompute_problems
 from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
+from simulator.forecast.swapping import swap_of, swap_problems
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.degraded import degrade
 from simulator.hardware.library import build_cluster, load_fabric, load_node
@@ -124,6 +125,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         in_order=scenario.routing.policy is None,
         routing=routing,
         offload=offload_of(training),
+        swap=swap_of(training),
         micro_batches=batches,
     )
 
@@ -302,6 +304,7 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _optimizer_problems(training)
     yield from sharding_problems(scenario)
     yield from offload_problems(scenario)
+    yield from swap_problems(scenario, architecture)
 
 
 def _sequence_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:

@@ -237,6 +237,31 @@ class Offload(Section):
     )
 
 
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Swap(Section):
+    """Results of chosen operators kept, in host memory or on the card, where layers else compute them again."""
+
+    operators: dict[str, Share] = Field(
+        {},
+        description=(
+            "By operator, the share of the layers that have it whose results go to host memory beside compute; of "
+            "layers that keep all, what it saves. layer_input: what comes into a layer recomputed whole."
+        ),
+        examples=[{"experts_fc1": 0.5, "layer_input": 1.0}],
+    )
+    on_card: dict[str, Share] = Field(
+        {}, description="The same for results that stay on the card, among layers recomputed whole."
+    )
+    prefetch: Annotated[int, Field(ge=1, le=1000)] = Field(
+        1, description="Layers whose tensors come back ahead of the layer whose backward pass is under way."
+    )
+    in_flight: Annotated[int, Field(ge=1, le=1000)] = Field(
+        1, description="Layers whose tensors may still be on their way out while the next one works; then it waits."
+    )
+
+
 class Training(Section):
     """What one step does."""
 
@@ -274,6 +299,7 @@ class Training(Section):
         "none", description="full: keep each layer's input only and run it again; or a mapping, for a part of that."
     )
     offload: Offload = Offload()
+    swap: Swap = Swap()
     loss: Literal["plain", "compiled", "chunked", "cut"] = Field(
         "plain",
         description=(

@@ -36,6 +36,21 @@ def staged(cluster: Cluster) -> Cluster:
     return replace(cluster, levels=tuple(map(through_host, cluster.levels)), staged=True)
 
 
+def port_busy_s(cluster: Cluster, sent_bytes: float) -> dict[str, float]:
+    """The same where ports read and write the cards' memory: that crosses the link between a card and its PCIe switch,
+    over which copies go too. A port that is faster than copies are has a link to match.
+    """
+    link, nic = cluster.node.host_link, cluster.node.nic
+    port = nic.bandwidth.value if nic is not None else 0.0
+    busy = {
+        "host link copy_out": sent_bytes / max(link.d2h.value, port),
+        "host link copy_in": sent_bytes / max(link.h2d.value, port),
+    }
+    if link.both is not None:
+        busy["host link"] = 2 * sent_bytes / max(link.both.value, 2 * port)
+    return busy
+
+
 def host_busy_s(cluster: Cluster, sent_bytes: float) -> dict[str, float]:
     """Seconds that the host's links are kept busy when each card sends and receives *sent_bytes*, by link."""
     link, ddr = cluster.node.host_link, cluster.node.ddr

@@ -5,6 +5,9 @@ again. Whole layers that keep some results (PyTorch's selective checkpoint): pro
 what lies between them is. Modules of Megatron-LM: parts of a layer run again, each just before the backward pass needs
 it; a discarding module gives up its result as well, which later operators save, and a copy puts that back.
 
+Of whole layers, results of operators named one by one may be kept instead, on the card or in host memory, as JAX's
+`save_and_offload_only_these_names` does; they and the chain of routed rows that leads to them alone are not run again.
+
 Sources: torchtitan, `apply_ac` and the policies of its models (2024 to 2026); PyTorch, `torch.utils.checkpoint`;
 Megatron-LM, `CheckpointFunction` and `CheckpointWithoutOutput`.
 """
@@ -12,11 +15,11 @@ Megatron-LM, `CheckpointFunction` and `CheckpointWithoutOutput`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from simulator.model.operator import Operator, Saved, keep_once
-from simulator.model.operators.attention_core import ATTENTION_OUTPUT, ATTENTION_STATISTICS, GENERATIONS
+from simulator.model.operators.attention_core import ATTENTION_STATISTICS, GENERATIONS
 from simulator.model.operators.lane import FEED_FORWARD_INPUT, MIXER_INPUT, pointwise
 
 Keep = Literal["alternate_matmuls", "matmuls"]
@@ -41,6 +44,8 @@ _DISCARDED: dict[str, frozenset[str]] = {
 """Results of discarding modules, which their readers save."""
 _JOINS = frozenset(f"{part}_{name}" for part in ("mixer", "feed_forward") for name in ("add", "write"))
 """Operators behind a sub-layer."""
+LAYER_INPUT = "layer_input"
+"""Stands among names of operators for what comes into a layer."""
 _ROUTER = "router"
 """torchtitan always runs the router's product again, and does not count it among the alternate ones."""
 
@@ -54,12 +59,23 @@ class Recompute:
     keep: Keep | None = None
     """All layers, but for these results."""
     modules: tuple[Module, ...] = ()
+    results: frozenset[str] = frozenset()
+    """Names of operators of layers recomputed whole whose results stay on the card instead of running again."""
+    away: frozenset[str] = frozenset()
+    """The same with results in host memory meanwhile; of layers that keep all, operators whose saved tensors are
+    there. `LAYER_INPUT` is that of a layer recomputed whole."""
 
     def of_layer(self, position: int) -> Recompute:
         """What holds for the layer at *position*, from 0, of its stage."""
         if not self.every:
             return self
-        return WHOLE if (position + 1) % self.every == 0 else NOTHING
+        whole = (position + 1) % self.every == 0
+        return replace(self, every=1 if whole else 0)
+
+    @property
+    def runs_again(self) -> bool:
+        """Whether anything runs again."""
+        return bool(self.every or self.keep or self.modules)
 
     def __str__(self) -> str:
         if self.every:
@@ -99,6 +115,8 @@ class Stretch:
     loose: frozenset[int] = frozenset()
     """Those of *results* that no operator saves: they are kept for the stretch alone."""
     stops_early: bool = False
+    chain: frozenset[int] = frozenset()
+    """Those of *positions* each of which only the next reads, so that it need not run where that does not."""
     holds_result: bool = False
     """Whether what it made is held until the backward pass is through it, as Megatron-LM's checkpoints do."""
     restore: Operator | None = None
@@ -106,18 +124,40 @@ class Stretch:
     restored_until: int = 0
     """The operator with whose backward pass the last use of those tensors ends."""
 
+    @property
+    def cut(self) -> tuple[frozenset[int], frozenset[int]]:
+        """*results* and *chain*."""
+        return self.results, self.chain
+
     def moved(self, by: int) -> Stretch:
         """The same where *by* operators come before."""
         positions = tuple(number + by for number in self.positions)
-        results, loose = (frozenset(number + by for number in numbers) for numbers in (self.results, self.loose))
+        results, loose, chain = (
+            frozenset(number + by for number in numbers) for numbers in (self.results, self.loose, self.chain)
+        )
         return replace(
             self,
             positions=positions,
             before=self.before + by,
             results=results,
             loose=loose,
+            chain=chain,
             restored_until=self.restored_until + by,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """What of a layer is in host memory between its passes."""
+
+    steps: frozenset[int] = frozenset()
+    """Positions of operators all of whose saved tensors are."""
+    loose: frozenset[int] = frozenset()
+    """Positions of those whose results are, which no operator saves."""
+    layer_input: bool = False
+
+
+NOT_AWAY = Away()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +169,8 @@ class LayerPlan:
     """In the order in which they run."""
     keeps_input: bool = False
     """Whether the layer's input is kept, for running all of it again."""
+    away: Away = field(default_factory=lambda: NOT_AWAY)
+    """What of it is in host memory between its passes."""
 
     @property
     def stops_early(self) -> bool:
@@ -146,14 +188,41 @@ def plan_layer(parts: Iterable[Iterable[Operator]], recompute: Recompute, stack:
     A layer is one part; a multi-token-prediction module is several, whose tensors have names of their own.
     """
     if recompute.modules:
-        return _joined([_by_module(tuple(part), recompute.modules) for part in parts])
+        return _sent_away(_joined([_by_module(tuple(part), recompute.modules) for part in parts]), recompute.away)
     once = tuple(operator for part in parts for operator in keep_once(part))
-    if recompute == NOTHING:
-        return LayerPlan(once)
+    if not recompute.runs_again:
+        return _sent_away(LayerPlan(once), recompute.away)
     results = frozenset(_results(once, recompute.keep, stack)) if recompute.keep else frozenset[int]()
-    planned, loose = _with_results([replace(op, saved=(), restored=op.saved) for op in once], results)
+    results |= {n for n, operator in enumerate(once) if operator.name in recompute.results | recompute.away}
+    bare = [replace(op, saved=(), restored=op.saved) for op in once]
+    planned, loose = _with_results(bare, results)
     stretch = Stretch(tuple(range(len(once))), len(once) - 1, results, loose, stops_early=stack.stops_early)
-    return LayerPlan(planned, (stretch,), keeps_input=True)
+    if recompute.results | recompute.away:
+        stretch = replace(stretch, chain=frozenset(n for n, operator in enumerate(once) if _in_chain(operator)))
+    return LayerPlan(planned, (stretch,), keeps_input=True, away=_away_of(once, planned, loose, recompute.away))
+
+
+def _sent_away(plan: LayerPlan, names: frozenset[str]) -> LayerPlan:
+    """*plan* with what its operators of these *names* save in host memory."""
+    steps = frozenset(n for n, operator in enumerate(plan.operators) if operator.name in names and operator.saved)
+    return replace(plan, away=Away(steps))
+
+
+def _away_of(
+    once: tuple[Operator, ...], planned: tuple[Operator, ...], loose: frozenset[int], names: frozenset[str]
+) -> Away:
+    """Where the results of operators of these *names* are saved: what one operator saves travels together."""
+    named = {n for n, operator in enumerate(once) if operator.name in names}
+    made = {once[n].makes for n in named}
+    steps = frozenset(n for n, operator in enumerate(planned) if any(t.name in made for t in operator.saved))
+    return Away(steps, loose & named, LAYER_INPUT in names)
+
+
+def _in_chain(operator: Operator) -> bool:
+    """Whether it is one of those on routed rows, each of which is read by the next alone."""
+    return (
+        operator.rows == "routed" or operator.name == "unpermute" or (operator.name == "permute" and not operator.saved)
+    )
 
 
 def _joined(plans: Iterable[LayerPlan]) -> LayerPlan:
@@ -165,6 +234,11 @@ def _joined(plans: Iterable[LayerPlan]) -> LayerPlan:
         operators += plan.operators
         stretches += [stretch.moved(start) for stretch in plan.stretches]
     return LayerPlan(operators, tuple(stretches))
+
+
+def keeps_result(operator: Operator) -> bool:
+    """Whether the result of *operator* is a tensor that it or a later operator saves as it is."""
+    return bool(operator.makes)
 
 
 def needs_local_keys(recompute: Recompute) -> bool:
@@ -208,9 +282,9 @@ def _with_results(operators: list[Operator], results: frozenset[int]) -> tuple[t
     """Count kept *results* that an operator saves as saved by it; return with them those that none does."""
     loose = set()
     for number in sorted(results):
-        own = {tensor.name for tensor in operators[number].restored}
-        if ATTENTION_OUTPUT in own:
-            for name in (ATTENTION_OUTPUT, ATTENTION_STATISTICS):
+        own = _saves_itself(operators[number].makes, operators[number].restored)
+        if own:
+            for name in own:
                 operators[number] = _keep_part(operators[number], name, float("inf"))
             continue
         name, size = operators[number].makes, operators[number].output_bytes
@@ -222,6 +296,12 @@ def _with_results(operators: list[Operator], results: frozenset[int]) -> tuple[t
         else:
             loose.add(number)
     return tuple(operators), frozenset(loose)
+
+
+def _saves_itself(makes: str, saved: tuple[Saved, ...]) -> list[str]:
+    """The names of what an operator that *makes* a tensor has *saved* of its own result, if it saves that itself."""
+    names = {tensor.name for tensor in saved}
+    return [name for name in (makes, ATTENTION_STATISTICS) if name in names] if makes in names else []
 
 
 def _keep_part(operator: Operator, name: str, size: float) -> Operator:

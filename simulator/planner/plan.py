@@ -139,6 +139,10 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
     scenario = _for_any_sharding(scenario)
     training = scenario.training
     whole = {"parallel": {"dp_shard": scenario.cluster.accelerators}, "training.micro_batch_sequences": 1}
+    if training.swap.operators or training.swap.on_card:
+        raise Refused(
+            ["training.swap: bounds of splits do not know what it saves; leave it out, and try it on the best"]
+        )
     job = assemble_job(changed(scenario, whole), folder)
     splits = enumerate_splits(
         job.architecture,

@@ -13,9 +13,11 @@ token, such as rotary tables.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from simulator.engine.task import Quantity
+from simulator.model.recompute import Away
 from simulator.program.emitter import Emitter, tensors
 from simulator.program.host_memory import COPY_IN, COPY_OUT, HostMemory, pinned
 from simulator.program.step import Step
@@ -23,45 +25,64 @@ from simulator.program.step import Step
 Way = Literal["save_on_cpu", "streamed"]
 STASHED = 5
 """Tensors that stay on the card while their copies are under way (`max_fwd_stash_size`)."""
+SAVED = "saved activations"
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Tensors that travel together."""
+
+    name: str
+    sizes: tuple[Quantity, ...]
+    """Bytes of each that is copied."""
+    wanted: tuple[Quantity, ...]
+    """Bytes of each that is on the card when they are back."""
+    kind: str = SAVED
 
 
 class ActivationOffload:
     """Writes the copies of what steps keep."""
 
+    everything = True
+    """Whether all that layers keep goes, and not what a plan says alone."""
+
     def __init__(self, emitter: Emitter, host: HostMemory, way: Way) -> None:
         self._emitter = emitter
         self._host = host
         self._waits = way == "save_on_cpu"
-        self._away: dict[str, tuple[Quantity, ...]] = {}
-        """Bytes of the tensors that were copied out, by key."""
+        self._away: dict[str, Parcel] = {}
+        """What was copied out, by key."""
         self._stash: dict[str, tuple[int, tuple[str, ...]]] = {}
         """Position of the copy and what is still held on the card, by key."""
 
-    def of_step(self, step: Step) -> tuple[Quantity, ...]:
-        """The tensors that *step* has copied, one for each node that keeps it."""
+    def parcel(self, step: Step) -> Parcel:
+        """What *step* keeps: the tensors that it has copied, one for each node that keeps it."""
         kept = step.saved
-        nodes = [*kept.nodes, *(1 for _ in kept.tensors[len(kept.nodes) :])]
         if not self._waits:
-            return kept.tensors
-        return (*(size for size, n in zip(kept.tensors, nodes, strict=True) for _ in range(n)), *step.matrices)
+            return Parcel(step.name, kept.tensors, kept.tensors, step.saved_kind)
+        nodes = [*kept.nodes, *(1 for _ in kept.tensors[len(kept.nodes) :])]
+        copied = (size for size, n in zip(kept.tensors, nodes, strict=True) for _ in range(n))
+        return Parcel(step.name, (*copied, *step.matrices), (*kept.tensors, *step.matrices), step.saved_kind)
 
-    def on_device(self, step: Step) -> tuple[Quantity, ...]:
-        """The tensors that are there again for the backward pass of *step*."""
-        return (*step.saved.tensors, *(step.matrices if self._waits else ()))
+    def enter_forward(self, tag: str) -> None:
+        """The forward pass of the layer *tag* is written from here on."""
 
-    def put(self, key: str, name: str, sizes: Sequence[Quantity], held: tuple[str, ...]) -> None:
-        """Copy tensors of *sizes* out behind the task written last, and free what is *held* of them on the card."""
-        if not sizes:
+    def enter_backward(self, tag: str) -> None:
+        """Its backward pass is written from here on."""
+
+    def put(self, key: str, parcel: Parcel, held: tuple[str, ...]) -> None:
+        """Copy *parcel* out behind the task written last, and free what is *held* of it on the card."""
+        if not parcel.sizes:
             return
-        self._away[key] = tuple(sizes)
+        self._away[key] = parcel
         position = self._emitter.transfer(
-            f"{name} out",
+            f"{parcel.name} out",
             COPY_OUT,
             COPY_OUT,
-            self._host.out(sum(sizes), copies=len(sizes)),
+            self._host.out(sum(parcel.sizes), copies=len(parcel.sizes)),
             deps=(self._emitter.last,),
-            allocates=[pinned(_on_host(key), "saved activations", sizes)],
-            launches=len(sizes),
+            allocates=[pinned(on_host(key), SAVED, parcel.sizes)],
+            launches=len(parcel.sizes),
         )
         if self._waits:
             self._emitter.block_host()
@@ -69,28 +90,28 @@ class ActivationOffload:
             self._emitter.release(*held)
             return
         self._stash[key] = position, held
-        while len(self._stash) > 1 and sum(len(self._away[known]) for known in self._stash) > STASHED:
+        while len(self._stash) > 1 and sum(len(self._away[known].sizes) for known in self._stash) > STASHED:
             self._evict(next(iter(self._stash)))
 
-    def fetch(self, key: str, name: str, kind: str, wanted: Sequence[Quantity] | None = None) -> None:
-        """Have what was put under *key* on the card again, as tensors of *wanted* sizes where they are not the same."""
+    def fetch(self, key: str) -> None:
+        """Have what was put under *key*, if anything was, on the card again."""
         if key not in self._away:
             return
-        sizes = self._away.pop(key)
+        parcel = self._away.pop(key)
         if key in self._stash:
             self._stash.pop(key)
-            self._emitter.release(_on_host(key))
+            self._emitter.release(on_host(key))
             return
         position = self._emitter.transfer(
-            f"{name} in",
+            f"{parcel.name} in",
             COPY_IN,
             COPY_IN,
-            self._host.into(sum(sizes), copies=len(sizes)),
+            self._host.into(sum(parcel.sizes), copies=len(parcel.sizes)),
             deps=(self._emitter.last,) if self._waits else (),
-            allocates=[tensors(key, kind, sizes if wanted is None else wanted)],
-            launches=len(sizes),
+            allocates=[tensors(key, parcel.kind, parcel.wanted)],
+            launches=len(parcel.sizes),
         )
-        self._emitter.release(_on_host(key))
+        self._emitter.release(on_host(key))
         self._emitter.await_(position)
 
     def _evict(self, key: str) -> None:
@@ -99,5 +120,21 @@ class ActivationOffload:
         self._emitter.release(*held)
 
 
-def _on_host(key: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What of a layer goes to host memory, and by whom."""
+
+    offload: ActivationOffload
+    away: Away
+
+
+def sent_by(offload: ActivationOffload | None, steps: Sequence[Step], away: Away) -> Sent | None:
+    """What of a layer of *steps* goes: all that it keeps, or what a plan has *away*."""
+    if offload is None:
+        return None
+    return Sent(offload, Away(frozenset(range(len(steps))), layer_input=True) if offload.everything else away)
+
+
+def on_host(key: str) -> str:
+    """Key of the copy in host memory of what has *key* on the card."""
     return f"{key} on host"

@@ -23,14 +23,15 @@ from simulator.model.parameters import (
     layer_parameters,
     mtp_module_parameters,
 )
-from simulator.model.recompute import LayerPlan, Recompute
+from simulator.model.recompute import NOT_AWAY, Away, LayerPlan, Recompute
 from simulator.parallel.sharding import Adapter
-from simulator.program.activation_offload import ActivationOffload
+from simulator.program.activation_offload import ActivationOffload, sent_by
 from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter
 from simulator.program.expert_load import LayerLoad, layer_load
 from simulator.program.image_code import ImageCode, Which, image_code, unlike
 from simulator.program.job import Job
+from simulator.program.keeping import idle
 from simulator.program.layer_code import LayerCode, Rerun
 from simulator.program.layout import Layout
 from simulator.program.network import Network, scale_up_domain
@@ -46,10 +47,13 @@ class LayerSteps:
     steps: list[Step]
     reruns: list[Rerun]
     keeps_input: bool
+    away: Away
+    """What of it a swap has in host memory."""
 
     def code(self, emitter: Emitter, offload: ActivationOffload | None) -> LayerCode:
         """The layer's code for one program."""
-        return LayerCode(emitter, self.steps, self.reruns, keeps_input=self.keeps_input, offload=offload)
+        sent = sent_by(offload, self.steps, self.away)
+        return LayerCode(emitter, self.steps, self.reruns, keeps_input=self.keeps_input, sent=sent)
 
 
 class TokenSteps:
@@ -84,7 +88,7 @@ class TokenSteps:
         """Plans of *layer* at its *position* in its chunk, one for each set of sequences, and its operators but those
         over routed rows: priced once for all layers of its make.
         """
-        make = replace(layer, index=0), self._job.recompute.of_layer(position)
+        make = replace(layer, index=0), self._job.recompute_of(layer, position)
         if make not in self._known:
             plans = [operators.layer(layer) for operators in self._all_operators]
             self._known[make] = plans, self.of_plans(plans, adapters)
@@ -179,7 +183,7 @@ class BatchSteps:
         modules = range(len(self._layers), len(self._layers) + len(self._modules) * last)
 
         def code(steps: list[Step]) -> LayerCode:
-            return LayerCode(emitter, steps, offload=offload)
+            return LayerCode(emitter, steps, sent=sent_by(offload, steps, NOT_AWAY))
 
         return ChunkCode(
             places=[*places, *modules],
@@ -218,7 +222,10 @@ class BatchSteps:
             step or self._tokens.routed(operator, adapters, load, again=plan.runs_again(number))
             for number, (operator, load, step) in enumerate(zip(plan.operators, loads, priced, strict=True))
         ]
-        return LayerSteps(steps, list(self._reruns(plans, adapters, loads)), plan.keeps_input)
+        reruns = [
+            replace(rerun, idle=idle(steps, *rerun.stretch.cut)) for rerun in self._reruns(plans, adapters, loads)
+        ]
+        return LayerSteps(steps, reruns, plan.keeps_input, plan.away)
 
     def _reruns(
         self, plans: Sequence[LayerPlan], adapters: dict[str, Adapter], loads: Sequence[LayerLoad | None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from simulator.hardware.cluster import Cluster
@@ -18,6 +18,7 @@ from simulator.program.micro_batch import MicroBatch
 from simulator.program.offload import NOTHING, Offload
 from simulator.program.optimizer import Optimizer
 from simulator.program.pipeline import Pipeline
+from simulator.program.swap import Swap, ordinals
 from simulator.program.trained import Trained
 from simulator.routing.coverage import Choice
 from simulator.routing.outcome import Outcome
@@ -68,6 +69,7 @@ class Job:
     micro_batches: tuple[MicroBatch, ...]
     """The unlike micro-batches of a step, which goes through them in turn."""
     offload: Offload = NOTHING
+    swap: Swap = field(default_factory=Swap)
 
     @property
     def images(self) -> ImageLoad | None:
@@ -128,6 +130,14 @@ class Job:
         last = next((n for n in range(len(chunks)) if self.pipeline.is_last(stage, n)), 0)
         modules = range(len(chunks[last]), len(chunks[last]) + len(self.modules_of(stage)))
         return (*(position for chunk in chunks for position in range(len(chunk))), *modules)
+
+    def recompute_of(self, layer: Layer, position: int) -> Recompute:
+        """What of *layer*, at its *position* in its chunk, is computed again; prediction modules are not swapped."""
+        recompute = self.recompute.of_layer(position)
+        if not self.swap or layer.index >= len(self.architecture.layers):
+            return recompute
+        makes = [replace(each, index=0) for each in self.architecture.layers[: layer.index + 1]]
+        return self.swap.placed(recompute, ordinals(makes)[-1])
 
     def modules_of(self, stage: int) -> tuple[tuple[Layer, ...], ...]:
         """The layers of each multi-token-prediction module of a stage: all are where the model ends."""

@@ -6,7 +6,7 @@ step that saves a tensor as large as the result before it is taken to save that,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from simulator.engine.task import Quantity
 from simulator.program.step import Kept, Step
@@ -36,3 +36,15 @@ class Keeping:
             return kept.tensors
         handed = kept.sizes.index(self._sizes[number - 1])
         return (*kept.tensors[:handed], *kept.tensors[handed + 1 :])
+
+
+def idle(steps: Sequence[Step], results: Iterable[int], chain: frozenset[int]) -> frozenset[int]:
+    """Of a *chain* of steps that run again, those whose results nobody needs, since the *results* behind them are
+    there: back to the first whose reader keeps something for the backward pass.
+    """
+    found = set()
+    for number in results:
+        while number in chain and number - 1 in chain and not steps[number].restored.sizes + steps[number].saved.sizes:
+            number -= 1
+            found.add(number)
+    return frozenset(found)

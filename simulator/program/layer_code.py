@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.engine.task import Allocation, Quantity
 from simulator.model.recompute import Stretch
-from simulator.program.activation_offload import ActivationOffload
+from simulator.program.activation_offload import Parcel, Sent
 from simulator.program.costs import Priced
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.keeping import Keeping
@@ -39,11 +39,13 @@ class Rerun:
 
     stretch: Stretch
     restore: Step | None = None
+    idle: frozenset[int] = frozenset()
+    """Positions within it whose results nobody needs, so that they do not run."""
 
 
 class LayerCode:
-    """Writes the tasks of one layer. *keeps_input*: whether its input is kept for running all of it again. *offload*:
-    what it keeps goes to host memory in between.
+    """Writes the tasks of one layer. *keeps_input*: whether its input is kept for running all of it again. *sent*: what
+    of it is in host memory in between.
     """
 
     def __init__(
@@ -53,13 +55,13 @@ class LayerCode:
         reruns: Sequence[Rerun] = (),
         *,
         keeps_input: bool = False,
-        offload: ActivationOffload | None = None,
+        sent: Sent | None = None,
     ) -> None:
         self.keeps_input = keeps_input
         self._emitter = emitter
         self._steps = steps
         self._reruns = reruns
-        self._offload = offload
+        self._sent = sent
         self._forward = Keeping(steps, lambda step: step.saved)
         self._loose = frozenset(number for rerun in reruns for number in rerun.stretch.loose)
         self._scratch = [_temporaries(step, step.workspace_bytes) for step in steps]
@@ -70,11 +72,13 @@ class LayerCode:
         """Write the forward pass, with what autograd keeps of it. The first task also takes *first*."""
         done: tuple[str, ...] = ()
         first = tuple(first)
+        if self._sent is not None:
+            self._sent.offload.enter_forward(tag)
         for number, step in enumerate(self._steps):
             own = tensors(_saved(tag, number), step.saved_kind, self._forward.own(number))
             takes = [*first, own] if number == 0 else [own]
             if number in self._loose:
-                output = allocation(f"{tag}.result.{number}", "saved activations", step.output_bytes)
+                output = allocation(_result(tag, number), "saved activations", step.output_bytes)
             else:
                 output = self._output(tag, number, self._forward)
             self._step_forward(tag, number, [*takes, output], done)
@@ -88,13 +92,15 @@ class LayerCode:
         """
         alive: tuple[str, ...] = ()
         fill = partial(self.weights, tag, gradients) if later == "beside exchanges" else None
-        if self._offload is not None:
-            self._offload.fetch(_input(tag), "layer input", "saved activations")
+        if self._sent is not None:
+            self._sent.offload.enter_backward(tag)
+            for key in (_input(tag), *(_result(tag, number) for number in sorted(self._loose))):
+                self._sent.offload.fetch(key)
         for number in reversed(range(len(self._steps))):
             self._run_again(tag, number)
             step = self._steps[number]
-            if self._offload is not None:
-                self._offload.fetch(_saved(tag, number), step.name, step.saved_kind, self._offload.on_device(step))
+            if self._sent is not None:
+                self._sent.offload.fetch(_saved(tag, number))
             parted = step.parted if later != "never" else None
             before = self._steps[max(number - 1, 0)]
             kind = "saved activations" if later != "never" and before.parted else step.output_kind
@@ -114,7 +120,7 @@ class LayerCode:
             else:
                 self._free(scratch.key, *alive, *saved)
                 alive = (gradient.key,)
-        self._free(*alive, *(f"{tag}.result.{number}" for number in sorted(self._loose)))
+        self._free(*alive, *(_result(tag, number) for number in sorted(self._loose)))
         if fill is not None:
             fill()
 
@@ -123,16 +129,26 @@ class LayerCode:
 
         The result of the step before is held until then, where it is what this one keeps.
         """
-        if self._offload is None:
+        if self._sent is None:
             return
-        for item in first if number == 0 else ():
+        offload, away, step = self._sent.offload, self._sent.away, self._steps[number]
+        for item in first if number == 0 and away.layer_input else ():
             if item.key == _input(tag):
-                self._offload.put(item.key, "layer input", item.pieces or (item.bytes,), (item.key,))
-        step, held = self._steps[number], [_saved(tag, number)]
+                sizes = item.pieces or (item.bytes,)
+                offload.put(item.key, Parcel("layer input", sizes, sizes), (item.key,))
+        if number in away.loose:
+            offload.put(
+                _result(tag, number),
+                Parcel(step.name, (step.output_bytes,), (step.output_bytes,)),
+                (_result(tag, number),),
+            )
+        if number not in away.steps:
+            return
+        held = [_saved(tag, number)]
         if number and self._forward.hands_over(number - 1):
             held.append(f"{tag}.out.{number - 1}")
         on_card = tuple(key for key in held if self._emitter.holds(key))
-        self._offload.put(_saved(tag, number), step.name, self._offload.of_step(step), on_card)
+        offload.put(_saved(tag, number), offload.parcel(step), on_card)
 
     def weights(self, tag: str, gradients: Gradients) -> None:
         """Write the matmuls for gradients of weights that the backward pass has left."""
@@ -179,7 +195,7 @@ class LayerCode:
         operator that saves any is about to run.
         """
         stretch, again = rerun.stretch, _again(tag)
-        runs = frozenset(stretch.positions) - stretch.results
+        runs = frozenset(stretch.positions) - stretch.results - rerun.idle
         keeping = Keeping(self._steps, lambda step: step.restored, lambda n: n in runs and n + 1 in stretch.positions)
         stop = max((n for n, step in enumerate(self._steps) if step.saved.sizes or step.restored.sizes), default=0)
         done: tuple[str, ...] = ()
@@ -190,9 +206,9 @@ class LayerCode:
                 # It would have saved its input, which is there.
                 self._emitter.take(*([] if number and keeping.hands_over(number - 1) else [own]))
                 break
-            if number in stretch.results:
+            if number in stretch.results | rerun.idle:
                 self._emitter.take(own)
-                done += (f"{tag}.result.{number}",) if number in stretch.loose else ()
+                done += (_result(tag, number),) if number in stretch.loose else ()
                 continue
             holds = stretch.holds_result and rerun.restore is None and number == stretch.positions[-1]
             output = self._output(again, number, keeping)
@@ -287,6 +303,11 @@ def _temporaries(step: Step, size: Quantity) -> tuple[Quantity, str, tuple[Quant
 def _saved(tag: str, number: int) -> str:
     """Key of what the operator at *number* keeps beside the result of the one before."""
     return f"{tag}.saved.{number}"
+
+
+def _result(tag: str, number: int) -> str:
+    """Key of a result that is kept for a stretch alone."""
+    return f"{tag}.result.{number}"
 
 
 def _input(tag: str) -> str:

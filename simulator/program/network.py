@@ -20,7 +20,7 @@ from simulator.engine.task import Collective
 from simulator.hardware.cluster import SCALE_UP_KINDS, Cluster, Level
 from simulator.hardware.collective import Formula, Operation, Timed
 from simulator.hardware.occupancy import Occupant, share_of_units, share_taken
-from simulator.hardware.staging import host_busy_s
+from simulator.hardware.staging import host_busy_s, port_busy_s
 from simulator.model.operator import Collective as LayerCollective
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement, Spread
@@ -334,14 +334,15 @@ class Network:
         )
 
     def _link_busy_ns(self, busy_s: Amounts) -> dict[str, float]:
-        """Of each level's links, [levels, behaviours], and of the host's where what leaves a node goes through it."""
+        """Of each level's links, [levels, behaviours], and of the card's own, over which what leaves a node goes to its
+        port or its host, as copies do.
+        """
         levels = self._cluster.levels
         busy = {lv.name: float(busy_s[d].max() * 1e9) for d, lv in enumerate(levels) if busy_s[d].any()}
-        if self._cluster.staged:
-            rates = np.array([lv.bandwidth_bytes_per_s * lv.share * (lv.kind not in SCALE_UP_KINDS) for lv in levels])
-            sent_bytes = float((busy_s * rates[:, None]).sum(axis=0).max())
-            busy |= {link: s * 1e9 for link, s in host_busy_s(self._cluster, sent_bytes).items() if s}
-        return busy
+        rates = np.array([lv.bandwidth_bytes_per_s * lv.share * (lv.kind not in SCALE_UP_KINDS) for lv in levels])
+        sent_bytes = float((busy_s * rates[:, None]).sum(axis=0).max())
+        crossed = host_busy_s if self._cluster.staged else port_busy_s
+        return busy | {link: s * 1e9 for link, s in crossed(self._cluster, sent_bytes).items() if s}
 
     def _rates(self, operation: Operation, within: npt.NDArray[np.int64], message_bytes: float | Amounts) -> Amounts:
         collective = self._scale_up_collective(operation)

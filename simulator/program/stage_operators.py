@@ -13,7 +13,7 @@ from simulator.model.operators.float8 import multiplies_in_float8, once_a_step
 from simulator.model.operators.layers import embedding_operators, listed_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import module_embedding, module_loss, module_parts
 from simulator.model.operators.vision import Segment, place_images, segments
-from simulator.model.recompute import LayerPlan, plan_layer
+from simulator.model.recompute import LayerPlan, Recompute, plan_layer
 from simulator.model.split import share
 from simulator.program.emitter import allocation, tensors
 from simulator.program.exchanges import exchanges
@@ -49,16 +49,17 @@ class StageOperators:
         operators = listed_operators(self._job.architecture, make, workload)
         if self._engine and workload.attention == "flash" and isinstance(layer.mixer, GroupedAttention):
             operators = tuple(with_split(operators, share(layer.mixer, workload.tp), workload))
-        return self._plan([operators], place)
+        return self._plan([operators], place, self._job.recompute_of(layer, self._positions[place]))
 
     def module(self, number: int) -> tuple[LayerPlan, tuple[Layer | None, ...]]:
         """Those of a multi-token-prediction module, and for each the layer that it is of, if it is of one."""
         parts = module_parts(self._job.architecture, self._modules[number], self._job.workload, keeps_hidden=number > 0)
-        plan = self._plan([operators for _, operators in parts], len(self._layers) + number)
+        place = len(self._layers) + number
+        recompute = self._job.recompute.of_layer(self._positions[place])
+        plan = self._plan([operators for _, operators in parts], place, recompute)
         return plan, tuple(layer for layer, operators in parts for _ in self._present(operators))
 
-    def _plan(self, parts: list[tuple[Operator, ...]], place: int) -> LayerPlan:
-        recompute = self._job.recompute.of_layer(self._positions[place])
+    def _plan(self, parts: list[tuple[Operator, ...]], place: int, recompute: Recompute) -> LayerPlan:
         plan = plan_layer(map(self._present, parts), recompute, self._job.stack)
         return replace(plan, operators=self._run(plan.operators, self._layout.layers[place]))
 

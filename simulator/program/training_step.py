@@ -8,6 +8,7 @@ from math import lcm
 
 from simulator.parallel.placement import Placement
 from simulator.program.activation_offload import ActivationOffload
+from simulator.program.activation_swap import ActivationSwap
 from simulator.program.batch_steps import BatchSteps, TokenSteps
 from simulator.program.costs import Costs
 from simulator.program.data_parallel import data_parallel
@@ -138,5 +139,7 @@ class _Stage:
         HostUpdate(job, emitter, self._host, layout.on_host.tensors).write()
 
     def _offload(self, emitter: Emitter) -> ActivationOffload | None:
-        way = self._job.offload.activations
+        way, swap = self._job.offload.activations, self._job.swap
+        if swap.host:
+            return ActivationSwap(emitter, self._host, swap)
         return None if way is None else ActivationOffload(emitter, self._host, way)

@@ -21,8 +21,10 @@ from math import ceil, log2
 
 from simulator.model.architecture import MixtureOfExperts
 from simulator.model.operator import Kernel, Operator, Saved
-from simulator.model.operators.lane import FP32_BYTES, INT64_BYTES, Lane, Step, chain, pointwise
+from simulator.model.operators.lane import EXPERT_INPUT, FP32_BYTES, INT64_BYTES, Lane, Step, chain, pointwise
 
+COMBINED = "combined"
+"""Name of the tensor that the experts' rows of a token add up to."""
 _INT32_BYTES = 4
 _MASK_BYTES = 1
 _SORT_LAUNCHES = 4
@@ -53,7 +55,7 @@ def dispatch_operators(
             counts=None if padded else "all_gather" if tokens.megatron else "all_to_all",
         ),
         *((_row_weights(),) if tokens.megatron else ()),
-        _expert_order(component, "sort_by_expert", routed, width, padded=padded),
+        _expert_order(component, "sort_by_expert", routed, width, padded=padded, makes=EXPERT_INPUT),
     )
 
 
@@ -140,7 +142,9 @@ def _row_weights() -> Operator:
     )
 
 
-def _expert_order(component: MixtureOfExperts, name: str, routed: Lane, width: int, *, padded: bool) -> Operator:
+def _expert_order(
+    component: MixtureOfExperts, name: str, routed: Lane, width: int, *, padded: bool, makes: str = ""
+) -> Operator:
     """Rows arrive by source rank and are computed by expert: one copy each way."""
     kernel = pointwise(2 * routed.tensor_bytes(width), kind="transpose" if padded else "copy")
     # Each row looks for its chunk, one for every expert, in the sums of their lengths.
@@ -149,6 +153,7 @@ def _expert_order(component: MixtureOfExperts, name: str, routed: Lane, width: i
         name,
         forward=(search, kernel) if routed.megatron and not padded else (kernel,),
         backward=(kernel,),
+        makes=makes,
         output_bytes=routed.tensor_bytes(width),
         rows="routed",
         expert_parallel_only=True,
@@ -162,7 +167,7 @@ def _unpermute(tokens: Lane, width: int, rows: float) -> Operator:
     if tokens.execution == "fused":
         forward: tuple[Kernel, ...] = (pointwise(copies + one, elements, kind="gather"),)
         backward: tuple[Kernel, ...] = (pointwise(one + copies, kind="gather"),)
-        return Operator("unpermute", forward, backward, output_bytes=one)
+        return Operator("unpermute", forward, backward, makes=COMBINED, output_bytes=one)
     if tokens.execution == "compiled":
         forward = (pointwise(copies + one, 2 * elements, kind="scatter"),)
         backward = (
@@ -190,6 +195,7 @@ def _unpermute(tokens: Lane, width: int, rows: float) -> Operator:
         forward,
         backward,
         saved=kept,
+        makes=COMBINED,
         output_bytes=one,
         workspace_bytes=workspace,
         backward_workspace_bytes=workspace,

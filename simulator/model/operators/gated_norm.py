@@ -10,6 +10,8 @@ from simulator.model.operators.lane import FP32_BYTES, Lane, pointwise
 
 GATED_NORM_OUTPUT = "mixed_normed"
 """Name of the saved tensor that the output projection reads."""
+GATED_NORM_INPUT = "mixed"
+"""Name of the saved tensor that it normalises."""
 _FLOPS_PER_ELEMENT = 9
 
 
@@ -24,7 +26,7 @@ def gated_norm(lane: Lane, groups: int, width: int, weight: str) -> Operator:
         backward_weight=(pointwise(2 * width * FP32_BYTES, kind="norm"),),
         weights=(weight,),
         saved=(
-            lane.saved("mixed", elements),
+            lane.saved(GATED_NORM_INPUT, elements),
             lane.saved("gate_projection", elements),
             Saved("mixed_statistics", statistics),
         ),

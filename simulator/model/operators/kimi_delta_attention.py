@@ -15,7 +15,7 @@ from simulator.model.operator import Context, Operator, Workload
 from simulator.model.operators.communication import enter, hand_over_edge, hand_over_state, leave
 from simulator.model.operators.delta_rule import Heads, chain, fused
 from simulator.model.operators.delta_rule_small import small_operators
-from simulator.model.operators.gated_norm import GATED_NORM_OUTPUT, gated_norm
+from simulator.model.operators.gated_norm import GATED_NORM_INPUT, GATED_NORM_OUTPUT, gated_norm
 from simulator.model.operators.gemm import linear
 from simulator.model.operators.head_exchange import EXCHANGED_OUTPUT, between_exchanges, exchange, exchanges_heads
 from simulator.model.operators.lane import FP32_BYTES, MIXER_INPUT, gathered_lane, pointwise, token_lane
@@ -95,6 +95,7 @@ def _core(component: KimiDeltaAttention, workload: Workload) -> Operator:
         backward_weight=(pointwise(FP32_BYTES * component.heads * (d + 1)),),
         weights=("self_attn.A_log", "self_attn.dt_bias"),
         saved=way.saved,
+        makes=GATED_NORM_INPUT,
         output_bytes=lane.tensor_bytes(component.heads * d),
         workspace_bytes=way.workspace_bytes,
         backward_workspace_bytes=way.backward_workspace_bytes,

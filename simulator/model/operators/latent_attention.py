@@ -27,7 +27,7 @@ from simulator.model.operators.lane import MIXER_INPUT, Lane, gathered_lane, own
 from simulator.model.operators.norm import NormShape, rms_norm
 from simulator.model.operators.ring_attention import rides_ring, ring_attention
 from simulator.model.operators.rotary import rotary
-from simulator.model.operators.sparse_attention import SparseShape, sparse_attention
+from simulator.model.operators.sparse_attention import LATENT_OUTPUT, SparseShape, sparse_attention
 from simulator.model.split import Split, share
 
 SPLITS = (Split("heads", "the heads"),)
@@ -168,7 +168,7 @@ def _sparse_core(component: LatentAttention, hidden: int, workload: Workload) ->
     yield batched_linear(lane, "absorb_keys", "query_nope", component.heads, component.nope_dim, latent, (_KV_B,))
     shape = SparseShape(component.heads, latent + rope, latent, indexer.top_k)
     yield sparse_attention(lane, workload, shape, keeps_choice=not indexer.shared)
-    yield batched_linear(lane, "absorb_values", "latent_output", component.heads, latent, component.v_dim, (_KV_B,))
+    yield batched_linear(lane, "absorb_values", LATENT_OUTPUT, component.heads, latent, component.v_dim, (_KV_B,))
 
 
 def _output(component: LatentAttention, hidden: int, workload: Workload) -> Iterator[Operator]:

@@ -7,13 +7,14 @@ experts and the router read the full width (models_and_formulas sections 1.3 and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from simulator.model.architecture import DenseFeedForward, MixtureOfExperts
 from simulator.model.operator import Operator, Workload, part_of
 from simulator.model.operators.activation import activation
 from simulator.model.operators.communication import join_shares, share_experts, take_share
 from simulator.model.operators.dense_feed_forward import feed_forward
-from simulator.model.operators.dispatch import combine_operators, dispatch_operators
+from simulator.model.operators.dispatch import COMBINED, combine_operators, dispatch_operators
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import grouped_linear, linear
 from simulator.model.operators.lane import (
@@ -72,7 +73,7 @@ def _latent_down(component: MixtureOfExperts, tokens: Lane, hidden: int) -> Iter
 def _latent_up(component: MixtureOfExperts, tokens: Lane, hidden: int) -> Iterator[Operator]:
     if component.latent is None:
         return
-    source = "combined"
+    source = COMBINED
     if component.latent_norm:
         shape = NormShape(component.latent)
         yield rms_norm(tokens, "latent_norm", source, shape, "mlp.routed_expert_norm.weight")
@@ -85,7 +86,8 @@ def _experts(component: MixtureOfExperts, routed: Lane, width: int) -> Iterator[
     inner, names = component.intermediate, ("gate", "up") if component.gated else ("up",)
     joined = len(names) * inner
     first = tuple(f"mlp.experts.{name}_proj" for name in names)
-    yield grouped_linear(routed, "experts_fc1", EXPERT_INPUT, width, joined, first, bias=component.bias)
+    product = grouped_linear(routed, "experts_fc1", EXPERT_INPUT, width, joined, first, bias=component.bias)
+    yield replace(product, makes="expert_hidden") if routed.execution == "fused" else product
     if routed.execution != "fused":
         yield _padding_mask(routed, joined, gated=component.gated)
     function = component.activation
@@ -105,10 +107,14 @@ def _padding_mask(routed: Lane, width: int, *, gated: bool) -> Operator:
     b, name = routed.element_bytes, "experts_mask"
     output_bytes = routed.tensor_bytes(width)
     if not routed.eager:
-        return Operator(name, chain(width, 2 * b), output_bytes=output_bytes, rows="routed")
+        kernels = chain(width, 2 * b)
+        return Operator(name, kernels, makes="expert_hidden", output_bytes=output_bytes, rows="routed")
     fill = (2 * b, Step("masked_fill", 2 * b))
     join = (2 * b,) if gated else ()
-    return Operator(name, chain(width, *fill), chain(width, *join, *fill), output_bytes=output_bytes, rows="routed")
+    backward = chain(width, *join, *fill)
+    return Operator(
+        name, chain(width, *fill), backward, makes="expert_hidden", output_bytes=output_bytes, rows="routed"
+    )
 
 
 def _shared_experts(component: MixtureOfExperts, workload: Workload, hidden: int) -> Iterator[Operator]:

@@ -14,8 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.model.operator import Kernel, Operator, Saved, Workload
+from simulator.model.operators.attention_core import ATTENTION_STATISTICS
 from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, pointwise
 
+LATENT_OUTPUT = "latent_output"
+"""Name of the saved tensor that the core returns."""
 _INDEX_BYTES = 4
 
 
@@ -57,7 +60,8 @@ def sparse_attention(lane: Lane, workload: Workload, shape: SparseShape, *, keep
             Kernel("sparse_attention", backward_flops, backward_bytes, dims, lane.dtype),
             pointwise(sums + lane.tensor_bytes(width), kind="cast_down"),
         ),
-        saved=(*_saved(lane, shape, keeps_choice=keeps_choice), Saved("attention_statistics", statistics)),
+        saved=(*_saved(lane, shape, keeps_choice=keeps_choice), Saved(ATTENTION_STATISTICS, statistics)),
+        makes=LATENT_OUTPUT,
         output_bytes=output,
         backward_workspace_bytes=sums,
     )
@@ -72,7 +76,7 @@ def _saved(lane: Lane, shape: SparseShape, *, keeps_choice: bool) -> tuple[Saved
     kept = (
         lane.saved("query", shape.heads * shape.key_dim),
         lane.saved("key_latent_joined", shape.key_dim),
-        lane.saved("latent_output", shape.heads * shape.value_dim),
+        lane.saved(LATENT_OUTPUT, shape.heads * shape.value_dim),
     )
     return (*kept, Saved("chosen_keys", _choice(lane, shape))) if keeps_choice else kept
 
@@ -114,6 +118,7 @@ def _small_operators(lane: Lane, shape: SparseShape, *, keeps_choice: bool) -> O
         forward=forward,
         backward=backward,
         saved=(*_saved(lane, shape, keeps_choice=keeps_choice), *kept),
+        makes=LATENT_OUTPUT,
         output_bytes=lane.tensor_bytes(shape.heads * shape.value_dim),
         workspace_bytes=FP32_BYTES * scores,
         backward_workspace_bytes=2 * gathered + 2 * FP32_BYTES * scores,

@@ -1,0 +1,94 @@
+"""What a scenario swaps, and what of it does not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.forecast.recomputation import recompute_of
+from simulator.forecast.scenario import Scenario, Training
+from simulator.model.architecture import Architecture
+from simulator.model.operator import Operator, Workload
+from simulator.model.operators.layers import listed_operators
+from simulator.model.recompute import LAYER_INPUT, keeps_result
+from simulator.program.swap import Swap
+
+_WHERE = "training.swap"
+_WHOLE_PASSES = ("1f1b", "gpipe")
+_CORES = ("delta_rule", "sparse_attention")
+
+
+def swap_of(training: Training) -> Swap:
+    """What *training* swaps."""
+    asked = training.swap
+    return Swap(asked.operators, asked.on_card, asked.prefetch, asked.in_flight)
+
+
+def swap_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    """Why the model or the other settings have no such swap."""
+    training = scenario.training
+    asked = training.swap
+    if not asked.operators and not asked.on_card:
+        if asked.model_fields_set:
+            yield f"{_WHERE}: names no operators to swap; leave it out, or name some"
+        return
+    yield from _setting_problems(training)
+    yield from _name_problems(training, architecture)
+    for name in sorted(set(asked.operators) & set(asked.on_card)):
+        if (total := asked.operators[name] + asked.on_card[name]) > 1:
+            yield (
+                f"{_WHERE}.on_card.{name}: found {asked.on_card[name]:g}, and operators.{name}"
+                f"({asked.operators[name]:g}) + on_card.{name}({asked.on_card[name]:g}) = {total:g}, more than all "
+                f"layers; nearest: {1 - asked.operators[name]:g}"
+            )
+
+
+def swappable(architecture: Architecture, training: Training) -> tuple[str, ...]:
+    """Operators of *architecture* whose results may be kept, or go to the host, instead of running again."""
+    recompute = recompute_of(training)
+    found: dict[str, None] = {}
+    for operator in _listed(architecture, training):
+        known = keeps_result(operator) and not _unknown(operator, training)
+        if known if recompute.every else operator.saved:
+            found[operator.name] = None
+    return (*found, *((LAYER_INPUT,) if recompute.every else ()))
+
+
+def _listed(architecture: Architecture, training: Training) -> Iterator[Operator]:
+    workload = Workload((training.sequence_length,), training.execution, training.attention, training.core_kernels)
+    for layer in dict.fromkeys((layer.mixer, layer.feed_forward) for layer in architecture.layers):
+        one = next(each for each in architecture.layers if (each.mixer, each.feed_forward) == layer)
+        yield from listed_operators(architecture, one, workload)
+
+
+def _unknown(operator: Operator, training: Training) -> bool:
+    """Whether its core keeps more than its inputs and result, which running again alone would bring back."""
+    fused = (training.core_kernels or training.execution) == "fused"
+    return operator.name in _CORES and not fused
+
+
+def _name_problems(training: Training, architecture: Architecture) -> Iterator[str]:
+    known = swappable(architecture, training)
+    asked = training.swap
+    for field, names in (("operators", asked.operators), ("on_card", asked.on_card)):
+        for name in names:
+            if name not in known:
+                yield f"{_WHERE}.{field}: found {name}; {architecture.model_type} has {', '.join(known)}"
+
+
+def _setting_problems(training: Training) -> Iterator[str]:
+    recompute = recompute_of(training)
+    if recompute.keep:
+        yield f"{_WHERE}: found with recompute.keep, which chooses results itself; allowed: none, full, every, modules"
+    if training.swap.on_card and not recompute.every:
+        yield f"{_WHERE}.on_card: nothing is recomputed whole, and all stays there; allowed: recompute full or every"
+    if training.offload.activations is not None:
+        yield f"{_WHERE}: found with offload.activations, which sends everything; allowed: one or the other"
+    if training.overlap_exchanges or training.delay_weight_gradients:
+        yield f"{_WHERE}: tensors come back pass by pass; allowed: overlap_exchanges and delay_weight_gradients false"
+    if training.pipeline_schedule not in _WHOLE_PASSES:
+        yield (
+            f"{_WHERE}: found pipeline_schedule {training.pipeline_schedule}, whose passes do not follow each other; "
+            f"allowed: {' or '.join(_WHOLE_PASSES)}"
+        )
+    if training.float8 is not None:
+        yield f"{_WHERE}: eight-bit copies are not swapped yet; leave it out, or float8"
