@@ -1,3 +1,5 @@
+import base64
+import io
 import json
 import tracemalloc
 from pathlib import Path
@@ -128,6 +130,32 @@ def test_vllm_responses_in_lines_and_as_one_indented_object(tmp_path):
     assert counts(read_trace(lines(tmp_path / "two.jsonl", response, response))) == [[2, 4, 4, 2]]
     (tmp_path / "one.json").write_text(json.dumps(response, indent=2))
     assert counts(read_trace(tmp_path / "one.json")) == expected
+
+
+def base64_npy(array: np.ndarray) -> str:
+    file = io.BytesIO()
+    np.save(file, array)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def test_vllm_responses_with_arrays_in_base64_and_a_dense_layer(tmp_path):
+    # Three tokens of two layers, the first of which has no router.
+    routed = np.array([[[0, 0], [1, 2]], [[0, 0], [2, 0]], [[0, 0], [3, 2]]], dtype=np.uint8)
+    trace = read_trace(lines(tmp_path / "r.jsonl", {"choices": [{"routed_experts": base64_npy(routed)}]}))
+    assert (trace.layers, counts(trace)) == ((1,), [[1, 1, 3, 1]])
+
+
+def test_wrong_vllm_responses_in_base64(tmp_path):
+    whole = base64.b64decode(base64_npy(np.zeros((2, 1, 2), dtype=np.uint16)))
+    huge = whole.replace(b"(2, 1, 2), }       ", b"(99999999, 1, 2), }")
+    for text, message in (
+        ("?", "routed_experts: found a text that is not base64"),
+        (base64.b64encode(b"gASVCgAAAAAA").decode(), "routed_experts: cannot be read: the magic string is not correct"),
+        (base64.b64encode(whole[:-1]).decode(), "routed_experts: cannot be read: it breaks off"),
+        (base64.b64encode(huge).decode(), "routed_experts: cannot be read: it breaks off"),
+        (base64_npy(np.zeros((1, 1, 2))), "routed_experts: found float64 of shape (1, 1, 2), expected whole numbers"),
+    ):
+        assert message in refused(lines(tmp_path / "r.jsonl", {"choices": [{"routed_experts": text}]}))
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,9 @@ def _draw_steps(axes: Axes, rows: list[Row], parts: list[str], places: list[floa
         axes.text(1.0, place, _skew(row), va="center", ha="right", fontsize=8.5, color=FAINT, transform=across)
         group = _group(row, named)
         if group != before:
-            axes.text(-0.385, place - 0.87, group, fontsize=10, weight="bold", color=INK, va="center", transform=across)
+            # White behind a long one: it crosses the axis.
+            axes.text(-0.385, place - 0.87, group, fontsize=10, weight="bold", color=INK, va="center", transform=across,
+                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
         before = group
     axes.set_xlim(0, 1.45 * longest)
     axes.set_xticks([])

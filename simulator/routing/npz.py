@@ -6,11 +6,13 @@ as well; a row that unpacks to more than a batch is refused with the file's othe
 
 from __future__ import annotations
 
+import io
 import zipfile
 import zlib
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -29,7 +31,7 @@ def names(file: Path) -> list[str]:
     try:
         with zipfile.ZipFile(file) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, OSError, NotImplementedError, ValueError) as error:
         raise refuse(file, f"is not an .npz archive: {error}") from None
 
 
@@ -48,12 +50,18 @@ def rows(file: Path, name: str) -> Iterator[np.ndarray[Any, Any]]:
         raise refuse(file, f"cannot be read: {escape(str(error))}", where=escape(name)) from None
 
 
+def decoded(content: bytes, file: Path, name: str) -> Iterator[np.ndarray[Any, Any]]:
+    """The array in *content*, the bytes of a .npy that stood in *file*, as :func:`rows` yields one."""
+    try:
+        yield from _pieces(io.BytesIO(content), file, name)
+    except (EOFError, ValueError) as error:
+        if hasattr(error, "problems"):
+            raise
+        raise refuse(file, f"cannot be read: {escape(str(error))}", where=escape(name)) from None
+
+
 def _pieces(stream: IO[bytes], file: Path, name: str) -> Iterator[np.ndarray[Any, Any]]:
-    version = np.lib.format.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"it is .npy version {version}, allowed: 1.0 and 2.0")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(stream)
+    shape, fortran, dtype = _header(stream)
     if dtype.kind not in "biuf" or (fortran and len(shape) > 1):
         raise ValueError(f"it holds {dtype} in {'Fortran' if fortran else 'C'} order, expected numbers in C order")
     row_bytes = prod(shape[1:]) * dtype.itemsize
@@ -67,3 +75,16 @@ def _pieces(stream: IO[bytes], file: Path, name: str) -> Iterator[np.ndarray[Any
         if len(content) < count * row_bytes:
             raise EOFError("it breaks off")
         yield np.frombuffer(content, dtype=dtype).reshape((count, *shape[1:]) if shape else ())
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type. Raise :exc:`ValueError` where there is no such header."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"it is .npy version {version}, allowed: 1.0 and 2.0")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    try:
+        return read(stream)
+    except (SyntaxError, TokenError, TypeError, RecursionError) as error:
+        # The header is a dictionary in Python's words: numpy lets through what parsing damaged ones raises.
+        raise ValueError(f"its header is damaged: {error}") from None

@@ -62,7 +62,7 @@ class TorchFile:
             self._archive = zipfile.ZipFile(stream)
             names = self._archive.namelist()
             self._root = next(name for name in names if name.endswith("/data.pkl")).removesuffix("data.pkl")
-        except (zipfile.BadZipFile, StopIteration, ValueError, OSError):
+        except (zipfile.BadZipFile, StopIteration, NotImplementedError, ValueError, OSError):
             raise refuse(file, "is not a zip archive with a data.pkl, as torch.save has written since 1.6") from None
         self._order = self._byte_order()
         self.content = _load(self._entry("data.pkl", MAX_PICKLE_BYTES), file)
@@ -95,7 +95,7 @@ class TorchFile:
             return self._archive.read(entry)
         except KeyError:
             raise refuse(self._file, f"has no {escape(name)}, which its pickle refers to") from None
-        except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError) as error:
+        except (zipfile.BadZipFile, NotImplementedError, EOFError, UnicodeError, OSError) as error:
             raise refuse(self._file, f"is damaged at {escape(name)}: {error}") from None
 
 

@@ -101,7 +101,8 @@ def _enter(fields: list[str], order: list[int], number: int, seen: dict[tuple[in
 
 
 def _index(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"\s*[0-9]{1,9}\s*", text) else None
+    number = text.strip()
+    return int(number) if re.fullmatch(r"[0-9]{1,9}", number) else None
 
 
 def _number(text: str) -> float:

@@ -1,12 +1,14 @@
 """vLLM's routed experts: arrays [tokens, MoE layers, top_k] in .npy or .npz, or API responses as JSON lines.
 
 Servers with ``--enable-return-routed-experts`` return ``prompt_routed_experts`` and, in each choice,
-``routed_experts``. Saved arrays may have these names or, in a .npy, none. Each response, or array, counts as a step.
-Layers are numbered among the MoE layers. The number of experts is taken as one more than the highest that was chosen.
+``routed_experts``: nested lists in v0.21, a .npy in base64 in later ones. Saved arrays may have these names or, in a
+.npy, none. Each response, or array, counts as a step. Layers are numbered as in the array, where dense ones may be
+missing or all zeros. The number of experts is taken as one more than the highest that was chosen.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import mmap
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ import numpy as np
 
 from simulator.routing import npz
 from simulator.routing.recording import MAX_LAYERS, Batch, Hear, Recording, check_picks, refuse
+from simulator.routing.table import IntArray
 
 FOLDER = ""
 MAX_LINE_BYTES = 256_000_000
@@ -61,7 +64,8 @@ def _of_responses(file: Path, hear: Hear) -> Iterator[Batch]:
             hear(done / size)
             if line.strip():
                 for where, routed in _found(_parse(line, file, number)):
-                    yield from _layers(_array(routed, file, number, where), step, file, where)
+                    for array in _arrays(routed, file, number, where):
+                        yield from _layers(array, step, file, where)
                 step += 1
 
 
@@ -92,6 +96,18 @@ def _found(response: Any) -> Iterator[tuple[str, Any]]:
                 yield name, holder[name]
 
 
+def _arrays(routed: Any, file: Path, number: int, where: str) -> Iterator[np.ndarray[Any, Any]]:
+    """*routed*, in as many pieces as a .npy is read in."""
+    if not isinstance(routed, str):
+        yield _array(routed, file, number, where)
+        return
+    try:
+        content = base64.b64decode(routed, validate=True)
+    except ValueError:
+        raise refuse(file, "found a text that is not base64", number, where) from None
+    yield from npz.decoded(content, file, where)
+
+
 def _array(routed: Any, file: Path, number: int, where: str) -> np.ndarray[Any, Any]:
     try:
         array = np.array(routed)
@@ -107,4 +123,12 @@ def _layers(array: np.ndarray[Any, Any], step: int, file: Path, where: str) -> I
         found = f"found {array.dtype} of shape {array.shape}"
         raise refuse(file, f"{found}, expected whole numbers [tokens, at most {MAX_LAYERS} layers, top_k]", where=where)
     for layer in range(array.shape[1]):
-        yield Batch(layer, step, picks=check_picks(array[:, layer].astype(np.int64), file, where))
+        picks = check_picks(array[:, layer].astype(np.int64), file, where)
+        yield Batch(layer, step, picks=picks[_chosen(picks)])
+
+
+def _chosen(picks: IntArray) -> np.ndarray[Any, Any]:
+    """Which tokens a router chose for, [tokens]: what none wrote to, such as a dense layer, is zero throughout."""
+    if picks.shape[1] < 2:
+        return np.ones(len(picks), dtype=bool)
+    return np.asarray((picks != picks[:, :1]).any(axis=1))
