@@ -21,8 +21,17 @@ PLAIN = "training.optimizer={state_dtype: bf16, master_weights: false}"
         (("training.zero=2", "training.float8={}"), "training.float8: casts of weights are not simulated under zero 2"),
         (("training.ddp.bucket_bytes=1 MiB",), "training.ddp: zero 3 has no such settings"),
         (("training.deepspeed.overlap_comm=true", "training.zero=1"), "training.deepspeed: zero 1 has no such"),
+        (("training.megatron={overlap_grad_reduce: true}",), "training.megatron: zero 3 has no such settings"),
+        (("training.zero=1", "training.megatron={overlap_param_gather: true}"), "wants overlap_grad_reduce with it"),
+        (("training.zero=1", "training.megatron={gradient_accumulation_fusion: false}", "training.execution=eager"),
+         "only matmuls of execution fused add into the buffer"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(small: Small, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(Refused, match=message):
         assemble_job(*small("dense", *overrides))
+
+
+def test_gradients_of_experts_are_added_by_their_matmuls(small: Small) -> None:
+    with pytest.raises(Refused, match="gradient_accumulation_fusion: tensors of experts' gradients"):
+        assemble_job(*small("mixture", "training.zero=1", "training.megatron={gradient_accumulation_fusion: false}"))

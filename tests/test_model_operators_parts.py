@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from model_operators import model, named, one
 
@@ -116,6 +118,19 @@ def test_cut_loss_costs_8_n_d_v_and_keeps_no_logits() -> None:
     products = [k for k in (*loss.forward, *loss.backward, *loss.backward_weight) if k.shape]
     assert sum(k.flops for k in products) == 8 * N * D * V
     assert sum(s.bytes for s in loss.saved) == N * (2 * D + 4)
+
+
+def test_learnt_positions_are_a_table_of_their_own_whose_rows_are_added() -> None:
+    _, positions = embedding_operators(replace(LLAMA, learnt_positions=100), Workload((N,)))
+    assert [k.bytes for k in positions.forward] == [N * (2 * 2 * D + 8), 3 * 2 * N * D]
+    assert positions.backward_weight[0].bytes == 2 * 100 * D
+    assert positions.weights == ("model.embed_positions.weight",)
+
+
+def test_the_embedding_is_dropped_out_where_the_rest_is() -> None:
+    *_, dropped = embedding_operators(LLAMA, Workload((N,), dropout=True))
+    assert [t.bytes for t in dropped.saved] == [N * D]
+    assert [k.bytes for k in (*dropped.forward, *dropped.backward)] == 2 * [5 * N * D]
 
 
 def test_embedding_gathers_rows_and_fills_a_gradient_as_large_as_itself() -> None:

@@ -90,6 +90,13 @@ VARIANTS = {
     "dense, activations on the host": ("dense", "training.offload.activations=streamed"),
     "mixture, shards on the host": ("mixture", "training.offload.parameters=true", "routing.synthetic.sigma=0.5"),
     "mixture, half of the optimizer on the host": ("mixture", "training.zero=1", "training.offload.optimizer=0.5"),
+    "dense, reduced and gathered beside compute": (
+        "dense",
+        "training.zero=1",
+        "training.megatron={overlap_grad_reduce: true, overlap_param_gather: true}",
+        "training.megatron.gradient_accumulation_fusion=false",
+        "training.loss=vocab_parallel",
+    ),
     "dense, optimizer on the host": ("dense", "training.offload.optimizer=1"),
     "mixture, bf16 states": (
         "mixture",
@@ -112,8 +119,8 @@ def _bounded(variant: str) -> tuple[ScenarioInFolder, Splits, Bound]:
         global_batch_sequences=32,
         context=context,
         own=job.recompute,
-        # What is on the host goes with the sharding that it was said for.
-        **({"zeros": (scenario.training.zero,)} if job.offload.updated_on_host else {}),
+        # What is on the host goes with the sharding that it was said for, and so do Megatron-LM's settings.
+        **({"zeros": (scenario.training.zero,)} if job.offload.updated_on_host or "beside" in variant else {}),
     )
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None

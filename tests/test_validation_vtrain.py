@@ -28,6 +28,7 @@ training:
   fsdp: {{reduce_dtype: bf16}}
   recompute: full
   execution: fused
+  loss: vocab_parallel
   attention: unfused
   dropout: true
   sequence_parallel: false

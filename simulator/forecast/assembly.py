@@ -42,6 +42,7 @@ from simulator.program.micro_batch import MicroBatch
 from simulator.program.network import scale_up_domain
 from simulator.program.optimizer import Optimizer
 from simulator.program.trained import Trained
+from simulator.program.zero1_overlap import DistributedOptimizer
 from simulator.routing.outcome import Lengths, Outcome
 from simulator.routing.policies import plans, policy_names
 from simulator.shipped import locate
@@ -69,6 +70,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         *attention_problems(scenario, architecture, cluster.accelerator),
         *_exchange_problems(scenario, architecture, scale_up_domain(cluster)),
         *_one_sided_problems(scenario, cluster),
+        *_accumulation_problems(scenario, architecture),
         *float8_problems(scenario, architecture, cluster.accelerator),
         *core_problems(
             offload_of(scenario.training), cluster.node, min(cluster.accelerators, cluster.node.accelerators)
@@ -114,6 +116,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         fills=training.delay_weight_gradients,
         frozen_bytes=BYTES["bf16"],
         buckets=_buckets(training),
+        distributed_optimizer=_distributed_optimizer(training),
         reduce_bytes=_reduce_bytes(training),
         reshard_after_forward=bool(training.fsdp.reshard_after_forward),
         made_whole=training.fsdp.made == "whole",
@@ -142,6 +145,14 @@ def _exchange_problems(scenario: Scenario, architecture: Architecture, domain: i
         yield (
             f"training.exchange: found {way}, but ep {split.ep} x etp {split.etp} = {group} ranks lie unevenly in "
             f"domains of {domain} accelerators; allowed: all_to_all, or a divisor or multiple of {domain}"
+        )
+
+
+def _accumulation_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    if not scenario.training.megatron.gradient_accumulation_fusion and any(True for _ in architecture.moe_layers()):
+        yield (
+            "training.megatron.gradient_accumulation_fusion: tensors of experts' gradients beside the buffer are not "
+            "simulated; allowed with experts: true"
         )
 
 
@@ -236,6 +247,13 @@ def _buckets(training: Training) -> Buckets:
         size = training.deepspeed.reduce_bucket_elements * BYTES["bf16"]
         return Buckets(float(size), overlap=training.deepspeed.overlap_comm)
     return Buckets(float(training.ddp.bucket_bytes), views=training.ddp.gradient_as_bucket_view)
+
+
+def _distributed_optimizer(training: Training) -> DistributedOptimizer:
+    asked = training.megatron
+    return DistributedOptimizer(
+        asked.gradient_accumulation_fusion, asked.overlap_grad_reduce, asked.overlap_param_gather
+    )
 
 
 def _trained(training: Training) -> Trained:

@@ -194,6 +194,23 @@ class DeepSpeed(Section):
     overlap_comm: bool = Field(False, description="Two buckets, and reductions beside the backward pass.")
 
 
+class Megatron(Section):
+    """Megatron-LM's distributed optimizer (zero: 1); its own defaults."""
+
+    overlap_grad_reduce: bool = Field(
+        False, description="Gradients are reduced in buckets beside the backward pass of the last micro-batch."
+    )
+    overlap_param_gather: bool = Field(
+        False, description="With that: parameters are gathered in buckets beside the first forward pass."
+    )
+    gradient_accumulation_fusion: bool = Field(
+        True,
+        description=(
+            "Matmuls of gradients add into the fp32 buffer. False: each makes a tensor in bf16, which a kernel adds."
+        ),
+    )
+
+
 class Recompute(Section):
     """Selective recomputation: one of three ways, whose words are torchtitan's and Megatron-LM's."""
 
@@ -287,6 +304,7 @@ class Training(Section):
     )
     ddp: Ddp = Ddp()
     deepspeed: DeepSpeed = DeepSpeed()
+    megatron: Megatron = Megatron()
     fsdp: Fsdp = Fsdp()
     pipeline_schedule: Literal["1f1b", "gpipe", "zb_h1", "dualpipe"] = Field(
         "1f1b",
@@ -300,11 +318,12 @@ class Training(Section):
     )
     offload: Offload = Offload()
     swap: Swap = Swap()
-    loss: Literal["plain", "compiled", "chunked", "cut"] = Field(
+    loss: Literal["plain", "compiled", "chunked", "cut", "vocab_parallel"] = Field(
         "plain",
         description=(
-            "plain: all logits at once; compiled: the same in one kernel; chunked: along the sequence; "
-            "cut: along the vocabulary, fused."
+            "plain: all logits at once, as the execution has it; compiled: the same in one kernel; chunked: along the "
+            "sequence; cut: along the vocabulary, fused; vocab_parallel: all at once in fp32, in place, kernel by "
+            "kernel (Megatron-LM without cross_entropy_loss_fusion)."
         ),
     )
     execution: Literal["eager", "compiled", "fused"] = Field("fused", description="How operators run as kernels.")
@@ -362,7 +381,9 @@ class Training(Section):
             "Absent: per_expert with fused execution under zero 1 (Transformer Engine), grouped elsewhere."
         ),
     )
-    dropout: bool = Field(False, description="Dropout in attention and on what every sub-layer adds to the residual.")
+    dropout: bool = Field(
+        False, description="Dropout in attention, on the embedding and on what every sub-layer adds to the residual."
+    )
 
 
 class Synthetic(Section):

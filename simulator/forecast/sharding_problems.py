@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from simulator.forecast.scenario import Scenario, Training
 
-_SETTINGS = {"ddp": (0,), "deepspeed": (2,), "fsdp": (1, 3)}
+_SETTINGS = {"ddp": (0,), "megatron": (1,), "deepspeed": (2,), "fsdp": (1, 3)}
 """The values of `zero` that each section belongs to."""
 _OTHER = {"dp_shard": "dp_replicate", "dp_replicate": "dp_shard"}
 
@@ -18,6 +18,7 @@ def sharding_problems(scenario: Scenario) -> Iterator[str]:
         if name in training.model_fields_set and zero not in stages:
             allowed = " or ".join(map(str, stages))
             yield f"training.{name}: zero {zero} has no such settings; leave it out, or zero {allowed}"
+    yield from _megatron(training)
     yield from _post_forward(scenario)
     yield from _made_whole(scenario)
     if zero in (0, 2) and training.float8 is not None:
@@ -32,6 +33,23 @@ def sharding_problems(scenario: Scenario) -> Iterator[str]:
     if zero == 2:
         yield from _degrees(scenario, "DeepSpeed's ZeRO-2", "dp_replicate")
         yield from _flat_share(training)
+
+
+def _megatron(training: Training) -> Iterator[str]:
+    """Settings of Megatron-LM that it does not take together, or that are not simulated."""
+    asked = training.megatron
+    if asked.overlap_param_gather and not asked.overlap_grad_reduce:
+        yield "training.megatron.overlap_param_gather: Megatron-LM wants overlap_grad_reduce with it; allowed: both"
+    if asked.overlap_grad_reduce and training.pipeline_schedule == "dualpipe":
+        yield (
+            "training.megatron.overlap_grad_reduce: buckets of two copies of the model are not simulated; allowed: "
+            "false, or pipeline_schedule 1f1b, gpipe or zb_h1"
+        )
+    if not asked.gradient_accumulation_fusion and training.execution != "fused":
+        yield (
+            "training.megatron.gradient_accumulation_fusion: only matmuls of execution fused add into the buffer; "
+            "leave it out"
+        )
 
 
 def _post_forward(scenario: Scenario) -> Iterator[str]:

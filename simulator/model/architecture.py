@@ -244,6 +244,8 @@ class Architecture:
     tied_embeddings: bool = False
     norm_bias: bool = False
     """Whether the norms around the parts are LayerNorms, with a bias; False: RMSNorms."""
+    learnt_positions: int = 0
+    """Rows of a learnt table of positions, added to the embedding; 0: none."""
     attn_res_block: int = 0
     """Layers per block of residuals (AttnRes); 0: none."""
     vision: VisionTower | None = None

@@ -1,8 +1,8 @@
 """Census: how many weights a model has, how many a token uses, and what its past costs to keep.
 
 Totals count the text model and its vision tower, not the multi-token-prediction modules: so do the published figures.
-Active parameters are those of the text model that one token meets, without the input embedding, which is a look-up:
-top-k of the routed experts, shared experts, router, mixers, norms and the head (tied or not).
+Active parameters are those of the text model that one token meets, without input embedding and positions, which are
+look-ups: top-k of the routed experts, shared experts, router, mixers, norms and the head (tied or not).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from simulator.model.parameter import Parameter, ParameterBlock
 from simulator.model.parameters import mixer_cache, parameter_blocks
 
 _OUTSIDE_THE_TEXT = ("vision tower", "projector")
+_LOOKED_UP = "positions"
 _APART = "mtp"
 _NAMED_BY_ROLE = {
     "indexer": "indexer",
@@ -83,7 +84,7 @@ def census(architecture: Architecture) -> Census:
 
 def _active(architecture: Architecture, block: ParameterBlock) -> int:
     """How many of the block's parameters one token uses."""
-    if block.part in (*_OUTSIDE_THE_TEXT, _APART):
+    if block.part in (*_OUTSIDE_THE_TEXT, _LOOKED_UP, _APART):
         return 0
     if block.part == "embedding":
         return block.elements if architecture.tied_embeddings else 0

@@ -152,7 +152,8 @@ class Workload:
     core_kernels: CoreKernels | None = None
     """None: as *execution*, fused or partly fused."""
     dropout: bool = False
-    """Whether attention's probabilities and the results of sub-layers are dropped out; a flash kernel draws its own."""
+    """Whether the embedding, attention's probabilities and results of sub-layers are dropped out; flash kernels draw
+    their own."""
     activation_bytes: int = 2
     """Bytes of one activation element (bf16: 2)."""
     float8: Float8 | None = None

@@ -100,14 +100,15 @@ class DataParallel:
         )
 
     def _tail(self, groups: tuple[_Group, ...], whole: npt.NDArray[np.bool_]) -> Values:
-        """The update, and around it what ZeRO-1 does, which keeps parameters *whole*."""
-        tail = np.zeros_like(groups[0].layers)
+        """The update, and around it what ZeRO-1 does, which keeps parameters *whole*, if not beside compute."""
+        tail, beside = np.zeros_like(groups[0].layers), self._job.distributed_optimizer
         for g in groups:
             owned = g.trained / g.ranks[:, None]
             tail += owned * self._update_s
             reduced = g.trained * g.slowest("reduce_scatter") + owned * g.slowest("all_reduce")
             gathered = self._job.gathered_bytes * g.trained * g.slowest("all_gather")
-            tail += whole * (self._job.reduce_bytes * reduced + gathered)
+            tail += whole * self._job.reduce_bytes * reduced * (not beside.overlaps_reductions)
+            tail += whole * gathered * (not beside.overlaps_gathers)
         return tail
 
     def _groups(self, splits: Splits, edges: npt.NDArray[np.int64], slots: Column) -> tuple[_Group, ...]:

@@ -174,18 +174,23 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
 
 
 def _for_any_sharding(scenario: Scenario) -> Scenario:
-    """*scenario* without what it says of one way of data parallelism: splits say that themselves, unless what is on the
-    host goes with one way alone.
+    """*scenario* without what it says of one way of data parallelism: splits say that themselves, unless settings go
+    with one way alone.
     """
     content = scenario.model_dump(exclude_unset=True)
-    for name in ("ddp", "deepspeed", *(() if offload_of(scenario.training).updated_on_host else ("zero",))):
+    for name in ("ddp", "deepspeed", *(() if _keeps_way(scenario.training) else ("zero",))):
         content["training"].pop(name, None)
     return Scenario.model_validate(content)
 
 
+def _keeps_way(training: Training) -> bool:
+    """Whether settings go with the way of sharding that they were said for: what is on the host, and Megatron-LM's."""
+    return bool(offload_of(training).updated_on_host) or "megatron" in training.model_fields_set
+
+
 def _zeros(training: Training) -> tuple[int, ...]:
     """Ways of sharding that go with the optimizer, what is kept between forward and backward, and what the host has."""
-    if offload_of(training).updated_on_host:
+    if _keeps_way(training):
         return (training.zero,)
     only_fsdp = training.optimizer.name in TENSOR_BY_TENSOR or not isinstance(training.fsdp.reshard_after_forward, bool)
     return (3,) if only_fsdp else (3, 1)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Protocol
 
 from simulator.engine.task import Allocation
@@ -24,6 +24,7 @@ from simulator.program.rebuilt import Rebuilt
 from simulator.program.stage_operators import StageOperators
 from simulator.program.unit import Unit
 from simulator.program.zero1 import Zero1
+from simulator.program.zero1_overlap import ALONE, Overlap, bucket_elements, buckets
 from simulator.program.zero2 import Zero2
 
 
@@ -88,6 +89,8 @@ def data_parallel(
             averaged=job.mesh.dp_replicate * job.mesh.fsdp > 1,
             casts=operators.weight_casts(),
             copies=_copies(job.pipeline, stage),
+            overlap=_overlap(job, layout, stage, late),
+            micro_batches=micro_batches,
         )
     if job.zero == 2:
         sizes = [share.elements for group in layout.groups for share in group.trained]
@@ -112,6 +115,37 @@ def _copies(pipeline: Pipeline, stage: int) -> tuple[int, int] | None:
         return None
     low, high = sorted((stage, pipeline.mirror(stage)))
     return low, high
+
+
+def _overlap(job: Job, layout: Layout, stage: int, late: Set[str]) -> Overlap:
+    """What of Megatron-LM's distributed optimizer runs beside the passes of *stage*."""
+    asked, limit = job.distributed_optimizer, bucket_elements(job.mesh.dp_replicate * job.mesh.fsdp)
+    if not asked.overlaps_reductions:
+        return ALONE
+    chunks, first = _chunks(job, layout, stage), stage == 0
+    cut = frozenset(unit.name for unit in chunks[0]) if first else frozenset()
+    gathered = tuple(buckets(chunks, limit, cut=first)) if asked.overlaps_gathers else None
+    return Overlap(cut, gathered, limit, late)
+
+
+def _chunks(job: Job, layout: Layout, stage: int) -> list[list[Unit]]:
+    """The units of each chunk; the ends of the model with the first chunk that has one of them."""
+    layers, chunks = iter(layout.layers), []
+    for number, chunk in enumerate(job.chunks_of(stage)):
+        units = [next(layers) for _ in chunk]
+        if job.pipeline.is_last(stage, number):
+            units += [next(layers) for _ in job.modules_of(stage)]
+        if job.pipeline.is_first(stage, number) and layout.vision:
+            units.insert(0, layout.vision)
+        chunks.append(units)
+    ends = [number for number in range(len(chunks)) if _has_end(job.pipeline, stage, number)]
+    if ends:
+        chunks[ends[0]].insert(0, layout.root)
+    return chunks
+
+
+def _has_end(pipeline: Pipeline, stage: int, chunk: int) -> bool:
+    return pipeline.is_first(stage, chunk) or pipeline.is_last(stage, chunk)
 
 
 def _host_shards(job: Job, emitter: Emitter, host: HostMemory) -> HostShards | None:

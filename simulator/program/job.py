@@ -8,6 +8,7 @@ from typing import Literal
 from simulator.hardware.cluster import Cluster
 from simulator.model.architecture import Architecture, Layer, MixtureOfExperts
 from simulator.model.operator import Workload
+from simulator.model.operators.loss import Variant
 from simulator.model.recompute import Recompute, Stack
 from simulator.model.split import share_model
 from simulator.parallel.folding import Folding
@@ -20,10 +21,10 @@ from simulator.program.optimizer import Optimizer
 from simulator.program.pipeline import Pipeline
 from simulator.program.swap import Swap, ordinals
 from simulator.program.trained import Trained
+from simulator.program.zero1_overlap import DistributedOptimizer
 from simulator.routing.coverage import Choice
 from simulator.routing.outcome import Outcome
 
-Loss = Literal["plain", "compiled", "chunked", "cut"]
 Zero = Literal[0, 1, 2, 3]
 
 
@@ -44,6 +45,8 @@ class Job:
     3 parameters as well (FSDP2)."""
     buckets: Buckets
     """Of gradients, under DDP and ZeRO-2."""
+    distributed_optimizer: DistributedOptimizer
+    """Megatron-LM's, under ZeRO-1."""
     schedule: str
     pipeline: Pipeline
     weaves: bool
@@ -57,7 +60,7 @@ class Job:
     """Whether every rank has the model whole before FSDP2 shards it."""
     prefetch: int
     recompute: Recompute
-    loss: Loss
+    loss: Variant
     exchange: str
     """How rows find their experts: a file of `exchanges/`."""
     per_expert: bool

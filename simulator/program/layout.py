@@ -15,6 +15,7 @@ from simulator.model.parameters import (
     head_parameters,
     layer_parameters,
     mtp_module_parameters,
+    token_parameters,
     vision_parameters,
 )
 from simulator.parallel.sharding import ShardGroup, Share, shard_group
@@ -157,12 +158,12 @@ def _made_by(job: Job, name: str, weights: Iterable[Parameter]) -> dict[str, tup
 def _end_parameters(job: Job, model: Architecture, stage: int) -> list[Parameter]:
     """Weights of the ends of the model that *stage* has.
 
-    Embeddings are on both ends of a pipeline where the head is tied to them or prediction modules read them.
+    Embeddings of tokens are on both ends of a pipeline where the head is tied to them or prediction modules read them.
     """
-    last = job.pipeline.ends(stage)
+    first, last = job.pipeline.begins(stage), job.pipeline.ends(stage)
     again = last and (model.tied_embeddings or job.modules_of(stage))
-    embedding = list(embedding_parameters(model)) if job.pipeline.begins(stage) or again else []
-    return [*embedding, *(head_parameters(model) if last else ())]
+    tables = embedding_parameters(model) if first else token_parameters(model) if again else ()
+    return [*tables, *(head_parameters(model) if last else ())]
 
 
 def _copied(job: Job, stage: int, held: dict[str, tuple[Parameter, ...]]) -> int:

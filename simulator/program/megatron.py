@@ -1,9 +1,10 @@
 """What Megatron-LM with Transformer Engine holds beside weights and activations, and how its gradients come to be.
 
-The matmul of a linear layer's gradient adds into the buffer itself (gradient accumulation fusion). Autograd still wants
-a tensor: Transformer Engine hands it one that nobody reads and keeps it for later, one for every shape of weight
-(`get_dummy_wgrad`); Megatron's own output layer makes one each time. Every other gradient, the embedding's, norms' and
-biases', is a bf16 tensor first, which a hook on its weight adds into the buffer in a kernel of its own.
+The matmul of a linear layer's gradient adds into the buffer itself (gradient accumulation fusion, where it is *fused*).
+Autograd still wants a tensor: Transformer Engine hands it one that nobody reads and keeps it for later, one for every
+shape of weight (`get_dummy_wgrad`); Megatron's own output layer makes one each time. Every other gradient, the
+embedding's, norms' and biases', is a bf16 tensor first, which a hook on its weight adds into the buffer in a kernel of
+its own.
 
 The joined product of q, k and v puts each group's heads side by side. So q is copied out of it where a group has
 several heads, v because Transformer Engine wants it laid out as k is behind its rotation, and the three gradients are
@@ -27,25 +28,28 @@ _OWN_LINEAR = ("router",)
 """Linear layers that are not Transformer Engine's."""
 
 
-def hooked_weights(operator: Operator) -> tuple[str, ...]:
-    """Weights of *operator* whose gradients a hook adds into the buffer.
+def hooked_weights(operator: Operator, *, fused: bool = True) -> tuple[str, ...]:
+    """Weights of *operator* whose gradients a hook adds into the buffer: all, where matmuls are not *fused* with that.
 
     Biases of routed experts are left out: Transformer Engine sums their rows as part of its grouped products.
     """
     if operator.rows == "routed":
         return ()
-    return tuple(name for name in operator.weights if not _has_matmul(operator) or name.endswith("bias"))
+    apart = not fused or not _has_matmul(operator)
+    return tuple(name for name in operator.weights if apart or name.endswith("bias"))
 
 
-def with_hooks(operator: Operator, elements: Mapping[str, int], reduce_bytes: int) -> Operator:
+def with_hooks(operator: Operator, elements: Mapping[str, int], reduce_bytes: int, *, fused: bool = True) -> Operator:
     """*operator* with a kernel behind its gradients for each weight that is hooked.
 
-    *elements*: those of each weight on the rank. The kernel reads the gradient, reads the buffer and writes it. Biases
-    of products that run as one are one tensor.
+    *elements*: those of each weight on the rank. The kernel reads the gradient, reads the buffer and writes it. Weights
+    of products that run as one are one tensor, and so are their biases.
     """
-    sizes = [elements.get(name, 0) for name in hooked_weights(operator)]
+    hooked = hooked_weights(operator, fused=fused)
+    sizes = [elements.get(name, 0) for name in hooked]
     if _has_matmul(operator):
-        sizes = [sum(sizes)]
+        biases = sum(elements.get(name, 0) for name in hooked if name.endswith("bias"))
+        sizes = [sum(sizes) - biases, biases]
     adds = tuple(Kernel("elementwise", n, float(n * (COMPUTE_BYTES + 2 * reduce_bytes))) for n in sizes if n)
     return replace(operator, backward_weight=operator.backward_weight + adds)
 

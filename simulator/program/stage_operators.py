@@ -40,6 +40,8 @@ class StageOperators:
         self._hooked = job.zero == 1
         self._engine = self._hooked and job.workload.execution == "fused"
         """Whether layers are Transformer Engine's."""
+        self._fused = job.distributed_optimizer.fused_accumulation
+        """Whether their matmuls add gradients into the buffer."""
         self._last = job.pipeline.ends(number)
 
     def layer(self, layer: Layer) -> LayerPlan:
@@ -105,7 +107,7 @@ class StageOperators:
 
     def made_gradients(self) -> frozenset[str]:
         """Weights whose gradients are tensors before they are in the buffer: hooked ones, and the output layer's."""
-        hooked = {name for op in (*self._within(), *self.embedding()) for name in hooked_weights(op)}
+        hooked = {name for op in (*self._within(), *self.embedding()) for name in hooked_weights(op, fused=self._fused)}
         return frozenset(hooked | {name for op in self.loss() for name in op.weights})
 
     def held(self) -> list[Allocation]:
@@ -120,7 +122,7 @@ class StageOperators:
 
     def _unread_gradients(self) -> list[Allocation]:
         """Unread gradients of linear layers that the stage holds on to, where its layers are Transformer Engine's."""
-        if not self._engine or self._job.trained.lora_rank is not None:
+        if not (self._engine and self._fused) or self._job.trained.lora_rank is not None:
             return []
         sizes = unread_gradients(self._within())
         return [tensors("resident.unread gradients", "gradients", sizes)]
@@ -198,4 +200,5 @@ class StageOperators:
         if not self._hooked:
             return operators
         elements = {name: count for name, (_, count) in unit.trained.items()}
-        return tuple(with_hooks(operator, elements, self._job.reduce_bytes) for operator in operators)
+        reduce_bytes, fused = self._job.reduce_bytes, self._fused
+        return tuple(with_hooks(operator, elements, reduce_bytes, fused=fused) for operator in operators)

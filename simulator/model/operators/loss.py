@@ -1,8 +1,9 @@
-"""The end of the model: final norm, output projection, cross-entropy, in four variants.
+"""The end of the model: final norm, output projection, cross-entropy, in five variants.
 
 N tokens, vocabulary V, hidden D (models_and_formulas section 3.9). "plain": all logits at once, 6 N D V FLOPs with both
 gradients. "compiled": the same with one kernel each way, which keeps the logits as they are. "chunked": 1,024 tokens at
-a time with their gradients, same FLOPs, two gradients of the matrix at once. "cut": along the vocabulary in one kernel
+a time with their gradients, same FLOPs, two gradients of the matrix at once. "vocab_parallel": all at once in fp32, in
+place, framework kernel by framework kernel (Megatron-LM's own). "cut": along the vocabulary in one kernel
 that keeps a log-sum-exp a token and computes the logits again, 8 N D V.
 Tensor-parallel ranks split the vocabulary and agree on each token's maximum, sum and own logit.
 """
@@ -23,7 +24,7 @@ from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, gather
 from simulator.model.operators.norm import NormShape, either_norm
 from simulator.model.operators.residual_mix import residual_mix
 
-Variant = Literal["plain", "compiled", "chunked", "cut"]
+Variant = Literal["plain", "compiled", "chunked", "cut", "vocab_parallel"]
 
 CHUNK_TOKENS = 1024
 _SOFTMAX_FLOPS = 5
@@ -39,8 +40,10 @@ def operators(architecture: Architecture, workload: Workload, variant: Variant) 
 def head(architecture: Architecture, workload: Workload, variant: Variant) -> tuple[Operator, ...]:
     """What comes behind the final norm."""
     # A chunked loss makes its gradients in the forward pass; a cut one keeps its input for both passes.
-    again = _weight(architecture) if variant in ("plain", "compiled") else ()
-    variants = {"plain": _plain, "compiled": _compiled, "chunked": _chunked, "cut": _cut}
+    again = _weight(architecture) if variant in ("plain", "compiled", "vocab_parallel") else ()
+    variants = {
+        "plain": _plain, "compiled": _compiled, "chunked": _chunked, "cut": _cut, "vocab_parallel": _vocab_parallel
+    }  # fmt: skip
     return (
         *enter(workload, architecture.hidden, again),
         *variants[variant](architecture, workload),
@@ -149,6 +152,32 @@ def _compiled(architecture: Architecture, workload: Workload) -> tuple[Operator,
         forward=(pointwise(logits, flops, kind="loss"),),
         backward=(pointwise(2 * logits, flops, kind="loss"),),
         saved=(Saved("logits", logits), Saved("loss_statistics", 2 * FP32_BYTES * lane.count)),
+    )
+    return head, loss
+
+
+def _vocab_parallel(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
+    """Logits in fp32, less each token's maximum, to the exponential and over its sum, all in one tensor that is kept.
+
+    Backward, the label's one is taken from it and it is scaled by the gradient of each token's loss, in place again;
+    autograd casts it to the logits' format (Megatron-LM `tensor_parallel/cross_entropy.py`).
+    """
+    lane, vocabulary = token_lane(workload), _held_vocabulary(architecture, workload)
+    head = linear(
+        gathered_lane(workload), "lm_head", _HEAD_INPUT, architecture.hidden, vocabulary, _weight(architecture)
+    )
+    elements, by_row, row = float(lane.count * vocabulary), Step("broadcast", 8, "fp32"), Step("reduction", 4, "fp32")
+    upcast, downcast = Step("cast_up", 2 + FP32_BYTES), Step("cast_down", FP32_BYTES + 2)
+    label = pointwise(3 * FP32_BYTES * lane.count, kind="gather")
+    loss = Operator(
+        "cross_entropy",
+        forward=(
+            *chain(elements, upcast, row, by_row),
+            label,
+            *chain(elements, Step("elementwise", 8, "fp32"), row, by_row),
+        ),
+        backward=(replace(label, kind="scatter"), *chain(elements, by_row, downcast)),
+        saved=(Saved("probabilities", FP32_BYTES * elements),),
     )
     return head, loss
 

@@ -37,9 +37,20 @@ def layer_parameters(architecture: Architecture, layer: Layer) -> tuple[Paramete
 
 
 def embedding_parameters(architecture: Architecture) -> tuple[Parameter, ...]:
-    """The input embedding; with tied embeddings it is the head's matrix too."""
+    """The input embedding, which with tied embeddings is the head's matrix too, and the table of positions."""
+    return (*token_parameters(architecture), *position_parameters(architecture))
+
+
+def token_parameters(architecture: Architecture) -> tuple[Parameter, ...]:
+    """The table of tokens."""
     shape = (architecture.vocabulary, architecture.hidden)
     return (Parameter("model.embed_tokens.weight", shape, "embedding"),)
+
+
+def position_parameters(architecture: Architecture) -> tuple[Parameter, ...]:
+    """The table of positions, where they are learnt."""
+    shape = (architecture.learnt_positions, architecture.hidden)
+    return (Parameter("model.embed_positions.weight", shape, "embedding"),) if architecture.learnt_positions else ()
 
 
 def head_parameters(architecture: Architecture) -> tuple[Parameter, ...]:
@@ -85,7 +96,9 @@ def vision_parameters(architecture: Architecture) -> tuple[Parameter, ...]:
 
 def parameter_blocks(architecture: Architecture) -> Iterator[ParameterBlock]:
     """Every block in order: embedding, each layer's parts, final norm, head, residual mix, mtp, vision, projector."""
-    yield ParameterBlock("", "embedding", embedding_parameters(architecture))
+    yield ParameterBlock("", "embedding", token_parameters(architecture))
+    if architecture.learnt_positions:
+        yield ParameterBlock("", "positions", position_parameters(architecture))
     for layer in architecture.layers:
         yield from _layer_blocks(architecture, layer)
     yield from _head_blocks(architecture)

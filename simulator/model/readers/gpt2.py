@@ -1,7 +1,4 @@
-"""GPT-2: multi-head attention and two matrices with a gelu between them, biases throughout, positions learnt.
-
-The learnt positions are left out: at most 1 % of the weights, and no time.
-"""
+"""GPT-2: multi-head attention and two matrices with a gelu between them, biases throughout, positions learnt."""
 
 from __future__ import annotations
 
@@ -14,14 +11,13 @@ MODEL_TYPES = ("gpt2",)
 
 def read(fields: Fields) -> Architecture:
     """Every layer is alike; n_inner is 4 n_embd where it is absent, and the embedding is the head's matrix too."""
-    fields.approximate("Learnt positions are left out of the weights.")
     fields.ignore("activation_function", "n_ctx")
     hidden, heads = fields.size("n_embd"), fields.size("n_head")
     if fields.sound and hidden % heads:
         fields.problem("n_head", f"n_embd {hidden} is no multiple of {heads}")
     mixer = GroupedAttention(heads, heads, max(1, hidden // heads), qkv_bias=True, output_bias=True, rotary_dim=0)
     inner = DenseFeedForward(fields.size("n_inner", 4 * hidden), activation="gelu", gated=False, bias=True)
-    count = fields.size("n_layer", limit=MOST_LAYERS)
+    count, positions = fields.size("n_layer", limit=MOST_LAYERS), fields.count("n_positions", 1024)
     return Architecture(
         model_type=fields.text("model_type"),
         hidden=hidden,
@@ -29,6 +25,7 @@ def read(fields: Fields) -> Architecture:
         layers=tuple(Layer(index, mixer, inner) for index in range(count)),
         tied_embeddings=fields.flag("tie_word_embeddings", True),
         norm_bias=True,
-        max_positions=fields.count("n_positions", 0),
+        learnt_positions=positions,
+        max_positions=positions,
         dtype=common.dtype(fields),
     )
