@@ -204,10 +204,7 @@ class Megatron(Section):
         False, description="With that: parameters are gathered in buckets beside the first forward pass."
     )
     gradient_accumulation_fusion: bool = Field(
-        True,
-        description=(
-            "Matmuls of gradients add into the fp32 buffer. False: each makes a tensor in bf16, which a kernel adds."
-        ),
+        True, description="Matmuls of gradients add into the buffer. False: each makes a tensor, which a kernel adds."
     )
 
 
@@ -381,9 +378,7 @@ class Training(Section):
             "Absent: per_expert with fused execution under zero 1 (Transformer Engine), grouped elsewhere."
         ),
     )
-    dropout: bool = Field(
-        False, description="Dropout in attention, on the embedding and on what every sub-layer adds to the residual."
-    )
+    dropout: bool = Field(False, description="Dropout in attention, of the embedding and of sub-layers' results.")
 
 
 class Synthetic(Section):
