@@ -143,6 +143,21 @@ def test_model_reads_a_file_and_shows_what_it_does_not_know(rackcast: Rackcast, 
         assert "Nothing reads the field 'wormhole_size'." in out
 
 
+def test_model_counts_a_folder_file_by_file_and_tells_what_is_none(rackcast: Rackcast, tmp_path: Path) -> None:
+    for name in ("llama-3.1-8b", "kimi-k2"):
+        (tmp_path / f"{name}.json").write_text(shipped("scenarios", "models", f"{name}.json").read_text())
+    status, out, _ = rackcast("model", str(tmp_path), "--json")
+    found = json.loads(out)
+    assert (status, found["problems"]) == (0, [])
+    totals = {name: one["total_parameters"] for name, one in found["models"].items()}
+    assert totals == {"kimi-k2": 1_026_408_232_448, "llama-3.1-8b": 8_030_261_248}
+    (tmp_path / "other.json").write_text("{}")
+    status, out, _ = rackcast("model", str(tmp_path))
+    assert status == 2
+    assert "8.03 B" in out
+    assert "other.json" in out
+
+
 def test_model_refuses_what_is_no_config(rackcast: Rackcast, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     status, out, err = rackcast("model", str(tmp_path / "config.json"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simulator.cli.guard import Answer, conclude
+from simulator.cli.guard import BAD_INPUT, DONE, Answer, conclude
 from simulator.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 def model(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG_JSON", help="A config.json or its folder, or the name of a shipped model.")
+        str,
+        typer.Argument(
+            metavar="CONFIG_JSON",
+            help="A config.json or its folder, the name of a shipped model, or a folder of such files.",
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
     """Tell what is understood of a config.json.
 
-    Parameters, bytes and layers; what is approximated, and fields that nothing reads.
+    Parameters, bytes and layers; what is approximated, and fields that nothing reads. Of a folder, a line a file.
     """
     conclude(lambda: _answer(config), as_json)
 
@@ -34,9 +38,43 @@ def _answer(config: str) -> Answer:
     from simulator.model.census import census
     from simulator.model.config import read_architecture
 
-    architecture = read_architecture(_find(config))
+    path = _find(config)
+    if files := _files(path):
+        return _answer_of(files)
+    architecture = read_architecture(path)
     counts = census(architecture)
-    value = {
+    return Answer(_value(counts, architecture), lambda: _screen(counts, architecture))
+
+
+def _files(path: Path) -> list[Path]:
+    """The files of a folder that is not one model's own."""
+    try:
+        return sorted(path.glob("*.json")) if path.is_dir() and not (path / "config.json").exists() else []
+    except OSError:
+        return []
+
+
+def _answer_of(files: list[Path]) -> Answer:
+    """One entry a file; what cannot be read as a model is told beside those that can."""
+    from simulator.documents.problem import InvalidDocument
+    from simulator.model.census import census
+    from simulator.model.config import read_architecture
+
+    found: dict[str, dict[str, Any]] = {}
+    problems: list[str] = []
+    for file in files:
+        try:
+            architecture = read_architecture(file)
+        except InvalidDocument as error:
+            problems += str(error).splitlines()
+        else:
+            found[file.stem] = _value(census(architecture), architecture)
+    value = {"models": found, "problems": problems}
+    return Answer(value, lambda: _screen_of(found, problems), BAD_INPUT if problems else DONE)
+
+
+def _value(counts: Census, architecture: Architecture) -> dict[str, Any]:
+    return {
         "model_type": architecture.model_type,
         "total_parameters": counts.total_parameters,
         "active_parameters": counts.active_parameters,
@@ -45,7 +83,6 @@ def _answer(config: str) -> Answer:
         "unknown_fields": list(architecture.unknown_fields),
         "approximations": list(architecture.approximations),
     }
-    return Answer(value, lambda: _screen(counts, architecture))
 
 
 def _find(config: str) -> Path:
@@ -56,6 +93,15 @@ def _find(config: str) -> Path:
     if config and exists(path):
         return path
     return locate(config, kind="model", folder=Path(), shipped_in=("scenarios", "models"), suffixes=(".json",))
+
+
+def _screen_of(found: dict[str, dict[str, Any]], problems: list[str]) -> RenderableType:
+    from rich.console import Group
+    from rich.markup import escape
+
+    from simulator.report.tables import models_table
+
+    return Group(models_table(found), *("", *map(escape, problems)) if problems else ())
 
 
 def _screen(counts: Census, architecture: Architecture) -> RenderableType:

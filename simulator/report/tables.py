@@ -90,6 +90,16 @@ def model_table(census: Census) -> Table:
     return table
 
 
+def models_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
+    """A line for each of *models*, of the keys of `rackcast model --json`."""
+    table = _table("model", "layers", "total", "a token's", "notes")
+    for name, one in models.items():
+        counts = (human_count(one[f"{which}_parameters"]) for which in ("total", "active"))
+        notes = len(one["approximations"]) + len(one["unknown_fields"])
+        table.add_row(name, str(one["layers"]), *counts, str(notes or ""))
+    return table
+
+
 def _title(name: str, verdict: str) -> Text:
     from rich.text import Text
 
