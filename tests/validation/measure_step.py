@@ -6,7 +6,8 @@
 Uses public libraries only (torch, transformers, peft) and random weights and tokens. A case is an object: {id, model (a
 config.json's fields), micro_batch, sequence, gpus, compile, recompute, lora {rank, targets}, master_weights, optimizer
 ("fused", "foreach", "sgd", "muon" or, with torchao, "adamw_8bit"), data_parallel ("fsdp2", "ddp" or, with deepspeed,
-"zero2"), settings (its own), accumulate, steps, profile, history}. One line of JSON a case is appended to the results:
+"zero2"), settings (its own), accumulate, swap {parts, prefetch} as `activation_swap.py` has it, steps, profile,
+history}. One line of JSON a case is appended to the results:
 median step time by wall clock between synchronised steps, allocator peaks, and, if asked, GPU time by operator and
 shape. With "history", a number of steps, every allocation from the model's making to the end of those first steps is
 written beside the results, as `allocation_history.py` says.
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from activation_swap import Swapper
 from allocation_history import History
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -72,6 +74,8 @@ def measure(case: dict[str, Any], world: int, history_path: Path | None) -> dict
     engine = None
     if case.get("data_parallel") == "zero2":
         model = engine = zero2(model, optimizer, case)
+    swap = case.get("swap")
+    swapper = Swapper(layers(model), swap["parts"], swap.get("prefetch", 1)) if swap else None
     first_peak, shape = 0, (case["micro_batch"], case["sequence"])
     tokens = torch.randint(0, case["model"]["vocab_size"], shape, device="cuda")
 
@@ -84,6 +88,8 @@ def measure(case: dict[str, Any], world: int, history_path: Path | None) -> dict
                 engine.backward(loss) if engine else loss.backward()
             if engine:
                 engine.step()
+        if swapper:
+            swapper.finish()
         if not engine:
             optimizer.step()
             optimizer.zero_grad()
@@ -99,6 +105,8 @@ def measure(case: dict[str, Any], world: int, history_path: Path | None) -> dict
     torch.cuda.reset_peak_memory_stats()
     resident = torch.cuda.memory_allocated()
     times = [timed(step) for _ in range(case.get("steps", 5))]
+    if swapper:
+        swapper.close()
     free, total = torch.cuda.mem_get_info()
     result = {
         "parameters": sum(p.numel() for p in model.parameters()),
