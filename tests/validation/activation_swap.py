@@ -170,8 +170,10 @@ def _caught_call(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def run(module: Any, *args: Any, **kwargs: Any) -> Any:
+        swapper = vars(module).get("swapper")
+        if swapper is None:
+            return call(module, *args, **kwargs)
         module.enter_swap()
-        swapper = module.swapper
         with saved_tensors_hooks(swapper.pack, swapper.unpack):
             return call(module, *args, **kwargs)
 
