@@ -29,7 +29,7 @@ def test_channels_over_units(node: str, occupant: str, share: float) -> None:
 
 def test_units_that_are_not_known() -> None:
     assert share_of_units(build_cluster("hgx-h200", "single-node", 8, Path()), 20) == pytest.approx(20 / 132)
-    assert share_of_units(build_cluster("hgx-h800", "single-node", 8, Path()), 20) == 0.2
+    assert share_of_units(build_cluster("atlas-950", "single-node", 8, Path()), 20) == 0.2
 
 
 @pytest.mark.parametrize(("ranks", "reduces"), [(2, False), (4, False), (6, True), (8, True)])
