@@ -11,6 +11,7 @@ import numpy as np
 from simulator.forecast.attention import attention_problems
 from simulator.forecast.core_kernels import core_kernel_problems
 from simulator.forecast.errors import Refused
+from simulator.forecast.exchange_parts import exchange_part_problems
 from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
@@ -69,6 +70,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         *_problems(scenario, architecture),
         *attention_problems(scenario, architecture, cluster.accelerator),
         *_exchange_problems(scenario, architecture, scale_up_domain(cluster)),
+        *exchange_part_problems(scenario),
         *_one_sided_problems(scenario, cluster),
         *_accumulation_problems(scenario, architecture),
         *float8_problems(scenario, architecture, cluster.accelerator),
@@ -124,6 +126,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         recompute=recompute_of(training),
         loss=training.loss,
         exchange=training.exchange,
+        exchange_parts=training.exchange_parts,
         per_expert=megatron if training.grouped_gemm is None else training.grouped_gemm == "per_expert",
         in_order=scenario.routing.policy is None,
         routing=routing,

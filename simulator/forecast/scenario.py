@@ -358,6 +358,13 @@ class Training(Section):
             "by itself, written by the port into the memory of its expert's rank (DeepEP)."
         ),
     )
+    exchange_parts: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description=(
+            "Parts of the rows to experts, each sent, computed and brought home beside the others (Tutel's "
+            "a2a_ffn_overlap_degree)."
+        ),
+    )
     overlap_exchanges: bool = Field(
         False,
         description=(

@@ -254,7 +254,8 @@ class LayerPrices:
                 stretch.result(step)
             if operator.name in EXCHANGES and ep > 1:
                 least = min(operator.payload_bytes, operator.backward_payload_bytes)
-                stretch.exchange(busy_s * least, again=again)
+                hidden = self._job.weaves or self._job.exchange_parts > 1
+                stretch.exchange(busy_s * least, again=again, hidden=hidden)
             for asked in operator.forward_collectives:
                 if asked.axis == "etp":
                     gathered = etp if asked.operation == "all_gather" else 1

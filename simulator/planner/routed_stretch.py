@@ -46,10 +46,14 @@ class RoutedStretch:
         """Copy a result that ran again."""
         self._again[-1] += self._seconds(step.forward)
 
-    def exchange(self, busy_s: Amounts, *, again: bool) -> None:
-        """An exchange that keeps each level's ports busy, as long on the way back, and *again* where it is repeated."""
+    def exchange(self, busy_s: Amounts, *, again: bool, hidden: bool = False) -> None:
+        """An exchange that keeps each level's ports busy, as long on the way back, and *again* where it is repeated.
+
+        *hidden*: compute may go on beside it.
+        """
         self._busy += busy_s * (2 + again)
-        self._moved[: 2 + again, EXCHANGE] += busy_s.max(axis=0)
+        if not hidden:
+            self._moved[: 2 + again, EXCHANGE] += busy_s.max(axis=0)
         self._work.append(np.zeros((2, *self._shape)))
         if again:
             self._again.append(np.zeros(self._shape))

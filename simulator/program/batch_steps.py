@@ -117,7 +117,11 @@ class TokenSteps:
     def routed(self, operator: Operator, adapters: dict[str, Adapter], load: LayerLoad | None, *, again: bool) -> Step:
         """One operator over the rows of *load*."""
         assert load is not None
-        return self._pricers[-1].step(operator, adapters, load, again=again)
+        step, parts = self._pricers[-1].step(operator, adapters, load, again=again), self._job.exchange_parts
+        if parts == 1:
+            return step
+        part = self._pricers[-1].step(operator, adapters, load.part(parts), again=again)
+        return step.in_parts(parts, part)
 
     @cached_property
     def embedding(self) -> list[Step]:

@@ -45,6 +45,13 @@ class LayerLoad:
         """The load of *ranks* ranks that bring their rows together and split each expert among them (etp)."""
         return replace(self, rows=self.rows * ranks)
 
+    def part(self, parts: int) -> LayerLoad:
+        """One of so many *parts* of it, in whole rows of each expert."""
+        sent, wire = self.sent_rows / parts, self.wire_rows / parts
+        return replace(
+            self, rows=-(-self.rows // parts), sent_rows=sent, wire_rows=wire, own_rows=self.own_rows / parts
+        )
+
 
 def layer_load(
     rows: npt.NDArray[np.int64],

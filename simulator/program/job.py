@@ -63,6 +63,8 @@ class Job:
     loss: Variant
     exchange: str
     """How rows find their experts: a file of `exchanges/`."""
+    exchange_parts: int
+    """Parts of the rows, each exchanged beside the computation of others."""
     per_expert: bool
     """Whether the products of a rank's experts are launched one by one, in a library's loop."""
     in_order: bool

@@ -21,6 +21,7 @@ from simulator.program.costs import Priced
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.keeping import Keeping
 from simulator.program.network import Transfer
+from simulator.program.parts_in_turn import PartsInTurn
 from simulator.program.step import Round, Step
 
 STREAMS = {"ep": "all_to_all", "etp": "tp"}
@@ -67,6 +68,7 @@ class LayerCode:
         self._scratch = [_temporaries(step, step.workspace_bytes) for step in steps]
         self._backward_scratch = [_temporaries(step, step.backward_workspace_bytes) for step in steps]
         self._waiting: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+        self._parts = PartsInTurn(emitter)
 
     def forward(self, tag: str, *, first: Iterable[Allocation] = ()) -> None:
         """Write the forward pass, with what autograd keeps of it. The first task also takes *first*."""
@@ -217,6 +219,7 @@ class LayerCode:
             self._step_forward(again, number, [own, output], done)
             done = () if holds or keeping.hands_over(number) else (output.key,)
         self._free(*done)
+        self._parts.end()
 
     def _put_back(self, tag: str, rerun: Rerun, restore: Step) -> None:
         """Copy what was made again to where its readers look for it; both are there for a while."""
@@ -249,6 +252,9 @@ class LayerCode:
     ) -> None:
         """Write one direction of a step; *meanwhile* writes what runs beside its transfers."""
         emitter = self._emitter
+        if step.parts > 1 and (self._parts.open or not step.communicates):
+            self._parts.write(step, priced, moves, takes)
+            return
         if not step.communicates:
             emitter.compute(step.name, step.kind, priced, allocates=takes)
             return
@@ -261,6 +267,9 @@ class LayerCode:
         if moves and counts is not None:
             deps = (emitter.transfer(f"{step.name} counts", STREAMS["ep"], counts.kind, counts, deps=deps),)
             emitter.block_host()
+        if step.parts > 1 and moves:
+            self._parts.begin(step, moves[0], deps, takes)
+            return
         for move in moves:
             stream = STREAMS.get(move.collective.communicator, move.collective.communicator)
             deps = (emitter.transfer(step.name, stream, move.kind, move, deps=deps, allocates=takes),)

@@ -82,8 +82,17 @@ class Step:
     """The gradient of its input is the tensor that it saves."""
     matrices: tuple[float, ...] = ()
     """Bytes of the weights that its products multiply with, which autograd keeps for the gradient of their input."""
+    parts: int = 1
+    """Parts of its rows that are exchanged and computed one after the other: kernels and transfers are those of one."""
     parted: Parted | None = None
     """Its backward pass, where the gradients of its weights are matmuls."""
+
+    def in_parts(self, parts: int, part: Step) -> Step:
+        """The same in so many *parts*, priced as one *part*."""
+        forward, backward, moves, moves_back = part.forward, part.backward, part.moves, part.moves_back
+        return replace(
+            self, forward=forward, backward=backward, moves=moves, moves_back=moves_back, parted=None, parts=parts
+        )
 
     @property
     def output_kind(self) -> str:
