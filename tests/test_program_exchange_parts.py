@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from small_jobs import Small, lower
 
+from simulator.engine.task import Task
 from simulator.forecast.assembly import assemble_job
 from simulator.forecast.errors import Refused
-from simulator.engine.task import Task
 from simulator.forecast.forecast import forecast
 
 FAR = ("parallel.ep=16", "training.sequence_length=8192")
@@ -66,6 +66,10 @@ def test_exchanges_are_hidden_and_memory_is_that_of_whole_rows(small: Small, rec
     [
         (("parallel.ep=1",), "but ep is 1 and nothing is exchanged; allowed: 1, or ep above 1"),
         (("parallel.ep=8", "parallel.etp=2"), "and etp 2 gathers rows that have come, whole; allowed: etp 1"),
+        (
+            ("parallel.ep=8", "training.swap={operators: {experts_fc1: 1.0}}"),
+            "and copies of activations beside parts are not simulated; allowed: no offload, no swap",
+        ),
         (
             ("parallel.ep=8", "training.zero=1", "training.execution=fused"),
             "and Megatron-LM sends rows whole; allowed: 1, another execution, or zero other than 1",

@@ -10,7 +10,8 @@ import numpy as np
 
 from simulator.forecast.image_batches import ImageBatches
 from simulator.forecast.popularity import Popularity
-from simulator.forecast.scenario import Balancing, Scenario
+from simulator.forecast.scenario import Scenario
+from simulator.forecast.scenario_routing import Balancing
 from simulator.model.architecture import Architecture, MixtureOfExperts
 from simulator.routing.outcome import Outcome, Setting, joined
 from simulator.routing.policies import apply_policy

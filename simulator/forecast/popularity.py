@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from simulator.forecast.errors import Refused
-from simulator.forecast.scenario import Drift, Routing
+from simulator.forecast.scenario_routing import Drift, Routing
 from simulator.routing.drifting import DriftLaw, drifting
 from simulator.routing.library import find_trace, load_routing
 from simulator.routing.reading import read_trace
