@@ -41,7 +41,7 @@ HELD = {
     ("offload", RESERVED): (7, 0.044, 0.169),
     ("offload", THROUGHPUT): (7, 0.030, 0.206),
     ("llm-foundry", THROUGHPUT): (10, 0.042, 0.348),
-    ("megatron", STEP): (9, 0.420, 0.500),
+    ("megatron", STEP): (9, 0.412, 0.488),
     ("megatron", ALLOCATED): (6, 0.005, 0.022),
     ("megatron", THROUGHPUT): (8, 0.248, 0.342),
     ("nemo", THROUGHPUT): (3, 0.079, 0.097),
