@@ -13,6 +13,7 @@ import typer
 
 from simulator.cli.bar import progress
 from simulator.cli.guard import Answer, conclude, say
+from simulator.cli.guesses import tell_guesses
 from simulator.cli.options import AsJson, Changes, ScenarioName
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def _plan(
         if campaign is not None and campaign.most_accelerators is not None:
             return _size(document.content, path.parent, store, pool, hear, simulate)
         result = find(document.content, path.parent, store, pool, most=simulate, hear=hear)
+    tell_guesses(document.content, path.parent)
     if result["winner"]:
         with replacing(store.folder / "plan.png") as file:
             write_png(plan_chart(result), file)

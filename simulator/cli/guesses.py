@@ -1,0 +1,22 @@
+"""What of a scenario's model is only guessed at: said on standard error beside a forecast, never left unsaid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simulator.cli.guard import say
+
+if TYPE_CHECKING:
+    from simulator.forecast.scenario import Scenario
+
+
+def tell_guesses(scenario: Scenario, folder: Path) -> None:
+    """Approximations of the model of *scenario*, whose names start from *folder*, and fields that nothing reads."""
+    from simulator.forecast.assembly import find_architecture
+
+    architecture = find_architecture(scenario.model, folder)
+    for sentence in architecture.approximations:
+        say(f"model {scenario.model}: {sentence}")
+    if architecture.unknown_fields:
+        say(f"model {scenario.model}: nothing reads {', '.join(architecture.unknown_fields)}")
