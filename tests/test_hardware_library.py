@@ -51,6 +51,13 @@ def test_h200_by_the_sheet():
     assert h200.launch_s("compiled") == pytest.approx(9.85e-6)
 
 
+def test_the_grace_host_of_a_gb200_launches_as_slowly_as_it_was_timed():
+    gb200, h200 = load_accelerator("gb200-nvl72", HERE), load_accelerator("h200-sxm", HERE)
+    assert gb200.launch_s("fused") == pytest.approx(99.7e-6)
+    for execution in ("eager", "compiled"):
+        assert gb200.launch_s(execution) / h200.launch_s(execution) == pytest.approx(37.08 / 13.48, rel=0.01)
+
+
 def test_links_count_one_direction():
     assert load_node("hgx-h200", HERE).scale_up.bandwidth.value == 450e9
     assert load_node("hgx-a100", HERE).scale_up.bandwidth.value == 300e9

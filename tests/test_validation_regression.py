@@ -43,7 +43,7 @@ HELD = {
     ("llm-foundry", THROUGHPUT): (10, 0.042, 0.348),
     ("megatron", STEP): (9, 0.412, 0.488),
     ("megatron", ALLOCATED): (6, 0.005, 0.022),
-    ("megatron", THROUGHPUT): (8, 0.248, 0.342),
+    ("megatron", THROUGHPUT): (8, 0.165, 0.340),
     ("nemo", THROUGHPUT): (3, 0.079, 0.097),
     ("simumax", STEP): (25, 0.023, 0.063),
     ("simumax", ALLOCATED): (25, 0.001, 0.007),
