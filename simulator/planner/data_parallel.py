@@ -77,7 +77,9 @@ class DataParallel:
     def of(self, splits: Splits, edges: npt.NDArray[np.int64], slots: Column) -> Sharding:
         """What it adds to *splits*, whose stages have the layers between *edges*; a rank holds *slots* experts."""
         groups = self._groups(splits, edges, slots)
-        fully = (splits["zero"] == 3)[:, None]
+        # What pipeline stages gather and reduce once a step (PipelinedFsdp) is left out.
+        fully = ((splits["zero"] == 3) & (splits["pp"] == 1))[:, None]
+        whole = (splits["zero"] != 3)[:, None]
         width = self._job.gathered_bytes
         forward = sum(2 * width * (g.layers + g.ends) * g.sharded for g in groups) * self._copy_s * fully
         backward = np.zeros_like(forward)
@@ -96,7 +98,7 @@ class DataParallel:
             busy += gathered * g.busy["all_gather"] + reduced * g.busy["reduce_scatter"]
             busy += shared * g.busy["all_reduce"]
         return Sharding(
-            forward, backward, np.maximum(gathers, reductions), busy.transpose(1, 0, 2), self._tail(groups, ~fully)
+            forward, backward, np.maximum(gathers, reductions), busy.transpose(1, 0, 2), self._tail(groups, whole)
         )
 
     def _tail(self, groups: tuple[_Group, ...], whole: npt.NDArray[np.bool_]) -> Values:

@@ -20,6 +20,7 @@ from simulator.program.job import Job
 from simulator.program.layout import Layout
 from simulator.program.network import Network
 from simulator.program.pipeline import Pipeline
+from simulator.program.pipelined_fsdp import PipelinedFsdp
 from simulator.program.rebuilt import Rebuilt
 from simulator.program.stage_operators import StageOperators
 from simulator.program.unit import Unit
@@ -97,7 +98,8 @@ def data_parallel(
         trained, largest, ranks = sum(sizes), max(sizes, default=0), job.mesh.fsdp
         return Zero2(emitter, costs, network, job.buckets, late=late, trained=trained, largest=largest, ranks=ranks)
     scaled = [share.shard for group in layout.groups for share in group.trained if share.width == 1]
-    return Fsdp(
+    fully_sharded = PipelinedFsdp if job.pipeline.stages > 1 else Fsdp
+    return fully_sharded(
         emitter,
         costs,
         network,

@@ -188,8 +188,7 @@ class Fsdp:
         size = float(padded * self._reduce_bytes)
         self._finish_reductions()
         key = f"reduce.{group.name}"
-        traffic = float(group.trained_elements * COMPUTE_BYTES) + size
-        copy = self._costs.price(Kernel("chunk_cat", 0.0, traffic))
+        copy = self._costs.price(Kernel("chunk_cat", 0.0, self._copy_in_bytes(group) + size))
         buffer = allocation(key, "reduce buffers", size)
         copy_in = emitter.compute(f"copy-in {group.name}", "chunk_cat", copy, allocates=[buffer])
         emitter.release(*self._made.pop(group.name, []))
@@ -212,6 +211,10 @@ class Fsdp:
         if emitter.holds(f"reduced.{group.name}"):
             emitter.release(f"reduced.{group.name}")
         self._reduces = [(position, key)]
+
+    def _copy_in_bytes(self, group: ShardGroup) -> float:
+        """What the gradients of *group* take when they are copied into a reduction's buffer."""
+        return float(group.trained_elements * COMPUTE_BYTES)
 
     def _reduce_in_place(self, group: ShardGroup) -> None:
         """All-reduce between replicas of gradients that were never sharded."""
