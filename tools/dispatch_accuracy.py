@@ -23,7 +23,7 @@ from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement
 from simulator.program.exchanges import Mix, exchanges
 from simulator.program.network import Network
-from simulator.routing.coverage import reach
+from simulator.routing.coverage import Choice, reach
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "collectives.md"
@@ -96,11 +96,9 @@ def _line(row: dict[str, str]) -> Iterator[str]:
 def mix_of(asked: Asked) -> Mix:
     """What even routing reaches, kept within so many nodes where it is."""
     nodes = max(1, asked.ranks // NODE)
-    kept = min(asked.nodes_a_token or nodes, nodes)
-    ranks, experts = kept * asked.ranks // nodes, EXPERTS * kept // nodes
-    reached, entered = (reach(np.ones((sets, experts // sets)), TOP_K)[0] * kept / nodes for sets in (ranks, kept))
-    wanted = np.full(asked.ranks, asked.tokens * TOP_K / asked.ranks)
-    return Mix(asked.tokens, wanted, np.full(asked.ranks, reached), np.full(nodes, entered))
+    choice = Choice(TOP_K, nodes, min(asked.nodes_a_token or nodes, nodes))
+    reached, entered = (reach(np.ones((sets, EXPERTS // sets)), choice) for sets in (asked.ranks, nodes))
+    return Mix(asked.tokens, np.full(asked.ranks, asked.tokens * TOP_K / asked.ranks), reached, entered)
 
 
 def priced_s(asked: Asked, node: str, fabric: str) -> float:
