@@ -3,7 +3,8 @@
 Rows of one expert lie together, expert after expert; where each ends is read on the device, so the host never waits.
 Persistent programs walk the tiles of one expert after the other: an expert of few rows costs its tiles and nothing for
 the size of the largest. Tiles are loaded by the bulk copy engine, which fills with zeros past the end of a tensor; rows
-of the next expert at the end of a tile are computed and not stored. Widths must be multiples of 16 bytes.
+of the next expert at the end of a tile are computed and not stored, or filled with zeros where rows are summed. Widths
+must be multiples of 16 bytes.
 
 Legend: M rows, E experts, K width in, N width out; w_EKN weights.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.tools.ragged_tma import create_ragged_descriptor, load_ragged
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.device import multiprocessors
@@ -21,8 +23,6 @@ GROUPED_TILES = 8
 """Row tiles that share a column of weights while it is in the cache."""
 FEW_ROWS = 96
 """Mean rows of an expert below which small tiles waste less than large ones gain."""
-SOME_ROWS = 448
-"""Mean rows up to which smaller tiles of the gradient of weights, two programs at once, beat the largest."""
 
 
 @triton.jit
@@ -71,30 +71,53 @@ def _order_kernel(ends_ptr, order_ptr, E, EXPERTS: tl.constexpr):
 
 
 @triton.jit
+def _steps(ends_ptr, order_ptr, tiles, E, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Steps of all of this program's tiles, at least one for each; an expert has *tiles* of them."""
+    o_E = tl.arange(0, EXPERTS)
+    e_E = tl.load(order_ptr + o_E, mask=o_E < E, other=0)
+    rows_E = tl.load(ends_ptr + e_E) - tl.load(ends_ptr + e_E - 1, mask=e_E > 0, other=0)
+    before = tl.num_programs(0) - 1 - tl.program_id(0)
+    mine_E = ((o_E + 1) * tiles + before) // tl.num_programs(0) - (o_E * tiles + before) // tl.num_programs(0)
+    return tl.sum(tl.where(o_E < E, mine_E * tl.maximum(tl.cdiv(rows_E, BLOCK_M), 1), 0), 0)
+
+
+@triton.jit
+def _place(local, tiles_k, tiles_n, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, GROUPED: tl.constexpr):
+    """First row and column of an expert's tile."""
+    group = local // (GROUPED * tiles_n)
+    height = tl.minimum(tiles_k - group * GROUPED, GROUPED)
+    within = local - group * GROUPED * tiles_n
+    return (group * GROUPED + within % height) * BLOCK_K, (within // height) * BLOCK_N
+
+
+@triton.jit
 def _weights_kernel(x_desc, dy_desc, dw_desc, ends_ptr, order_ptr, E, N, K, GROUPED: tl.constexpr,
-                    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """dw_e = x^T dy over the rows of expert e: zeros where it has none. A tile is stored while the next is computed."""
+                    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+                    EXPERTS: tl.constexpr):  # fmt: skip
+    """dw_e = x^T dy over the rows of expert e: zeros where it has none.
+
+    The steps of all tiles are one loop, so that a tile's first loads are under way while the tile before is multiplied,
+    and that one is stored while the next is.
+    """
     tiles_k, tiles_n = tl.cdiv(K, BLOCK_K), tl.cdiv(N, BLOCK_N)
     tiles = tiles_k * tiles_n
-    for at in tl.range(tl.program_id(0), E * tiles, tl.num_programs(0)):
-        e = tl.load(order_ptr + at // tiles)
-        local = at % tiles
-        group = local // (GROUPED * tiles_n)
-        height = tl.minimum(tiles_k - group * GROUPED, GROUPED)
-        within = local - group * GROUPED * tiles_n
-        k = (group * GROUPED + within % height) * BLOCK_K
-        n = (within // height) * BLOCK_N
-        begin = tl.load(ends_ptr + e - 1, mask=e > 0, other=0)
-        end = tl.load(ends_ptr + e)
-        whole = begin + (end - begin) // BLOCK_M * BLOCK_M
-        sum_KN = tl.zeros([BLOCK_K, BLOCK_N], dtype=tl.float32)
-        for m in range(begin, whole, BLOCK_M):
-            sum_KN = tl.dot(tl.trans(x_desc.load([m, k])), dy_desc.load([m, n]), sum_KN)
-        if whole < end:
-            mine_M1 = (whole + tl.arange(0, BLOCK_M) < end)[:, None]
-            x_MK, dy_MN = x_desc.load([whole, k]), dy_desc.load([whole, n])
-            sum_KN = tl.dot(tl.trans(tl.where(mine_M1, x_MK, 0.0)), tl.where(mine_M1, dy_MN, 0.0), sum_KN)
-        dw_desc.store([e, k, n], tl.reshape(sum_KN.to(dw_desc.dtype), [1, BLOCK_K, BLOCK_N]))
+    at = tl.program_id(0) - tl.num_programs(0)
+    e, k, n, m, begin, rows = 0, 0, 0, 0, 0, 0
+    sum_KN = tl.zeros([BLOCK_K, BLOCK_N], dtype=tl.float32)
+    for _ in range(_steps(ends_ptr, order_ptr, tiles, E, EXPERTS, BLOCK_M)):
+        m += BLOCK_M
+        if m >= rows:
+            at += tl.num_programs(0)
+            e = tl.load(order_ptr + at // tiles)
+            k, n = _place(at % tiles, tiles_k, tiles_n, BLOCK_K, BLOCK_N, GROUPED)
+            begin = tl.load(ends_ptr + e - 1, mask=e > 0, other=0)
+            rows = tl.load(ends_ptr + e) - begin
+            m = 0
+        x_MK, dy_MN = load_ragged(x_desc, begin, rows, [m, k]), load_ragged(dy_desc, begin, rows, [m, n])
+        sum_KN = tl.dot(tl.trans(x_MK), dy_MN, sum_KN)
+        if m + BLOCK_M >= rows:
+            dw_desc.store([e, k, n], tl.reshape(sum_KN.to(dw_desc.dtype), [1, BLOCK_K, BLOCK_N]))
+            sum_KN = tl.zeros([BLOCK_K, BLOCK_N], dtype=tl.float32)
 
 
 def _tile(rows: int, experts: int) -> tuple[dict[str, int], dict[str, int]]:
@@ -107,13 +130,11 @@ def _tile(rows: int, experts: int) -> tuple[dict[str, int], dict[str, int]]:
 def _weights_tile(rows: int, experts: int) -> tuple[tuple[int, int, int], int, dict[str, int]]:
     """(sides of a tile of the gradient of weights, programs a multiprocessor, launch options) for *rows* of *experts*.
 
-    Few rows are bound by the start and the store of a tile, which two programs hide from each other.
+    Few rows are bound by the store of tiles, of which two programs have more under way.
     """
     if rows <= FEW_ROWS * experts:
         return (32, 64, 256), 2, {"num_warps": 4, "num_stages": 3}
-    if rows <= SOME_ROWS * experts:
-        return (32, 64, 256), 2, {"num_warps": 4, "num_stages": 4}
-    return (32, 128, 256), 1, {"num_warps": 8, "num_stages": 5}
+    return (64, 128, 256), 1, {"num_warps": 8, "num_stages": 3}
 
 
 def rows_product(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor, *, transposed: bool) -> torch.Tensor:
@@ -134,13 +155,14 @@ def weights_product(x_MK: torch.Tensor, dy_MN: torch.Tensor, ends_E: torch.Tenso
     E, K, N = len(ends_E), x_MK.shape[1], dy_MN.shape[1]
     (block_m, block_k, block_n), programs, launch = _weights_tile(len(x_MK), E)
     dw_EKN = x_MK.new_empty(E, K, N)
-    x_desc = TensorDescriptor.from_tensor(x_MK, [block_m, block_k])
-    dy_desc = TensorDescriptor.from_tensor(dy_MN, [block_m, block_n])
+    x_desc = create_ragged_descriptor(x_MK, [block_m, block_k])
+    dy_desc = create_ragged_descriptor(dy_MN, [block_m, block_n])
     sides = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUPED": GROUPED_TILES}
+    sides["EXPERTS"] = triton.next_power_of_2(E)
     dw_desc = TensorDescriptor.from_tensor(dw_EKN, [1, block_k, block_n])
     tiles = E * triton.cdiv(K, block_k) * triton.cdiv(N, block_n)
     order_E = torch.empty_like(ends_E)
-    _order_kernel[(1,)](ends_E, order_E, E, EXPERTS=triton.next_power_of_2(E), num_warps=1)
+    _order_kernel[(1,)](ends_E, order_E, E, EXPERTS=sides["EXPERTS"], num_warps=1)
     grid = (min(tiles, programs * multiprocessors(x_MK)),)
     _weights_kernel[grid](x_desc, dy_desc, dw_desc, ends_E, order_E, E, N, K, **sides, **launch)
     return dw_EKN
