@@ -2,16 +2,18 @@
 
     score(t, s) = scale_s * sum over h of weight(t, h) * max(0, q(t, h) . k(s)),    s no later than t
 
-One program takes a few queries and streams all their keys. A score that beats the query's bound is appended to a list
-of candidates; a list that could overflow is cut down to its TOP best, whose least becomes the new bound. The bound
-rises quickly, so few scores are ever written: about TOP for each doubling of the context. The selection is exact; of
-scores equal to the bound it takes any. Queries are the last of the keys, T of S.
+One program takes a few queries and streams all their keys. A score that beats the query's bound is written to a list of
+candidates, and a list that could overflow is cut down to its TOP best, whose least becomes the new bound. The bound
+rises quickly, so few scores are ever written: about TOP for each doubling of the context. Each place of a step has
+places of its own in the list, one for each step to come, so that steps find room without asking each other; after a cut
+all places hold as many. The selection is exact; of scores equal to the bound it takes any. Queries are the last of the
+keys, T of S.
 
 q and k come in bf16, or in fp8 with the scale of each query and head folded into its weight and the scale of each key
 in *scale_S*.
 
 Legend: T queries, S keys, H heads, D width, Q queries of one program, B keys of one step, R = Q * H rows of queries, N
-candidates of one query.
+entries of one query's list, B of them after B.
 """
 
 from __future__ import annotations
@@ -23,18 +25,31 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.device import multiprocessors
 
+QUERIES = 4
+"""Queries of one program: as many as the threads that hold one row of a product."""
 QUERY_ROWS = 128
-"""Queries times heads of one program: the columns of its products."""
+"""Queries times heads of one program, at most: the columns of its products."""
+PRODUCTS = 2**14
+"""Elements of a product: 128 registers of each thread."""
 KEYS = 128
+WARPS = tl.constexpr(4)
+ROWS_AT_ONCE = tl.constexpr(64)
+"""Rows that the warps of a program multiply at once, each of them two times as many as threads hold columns."""
 CANDIDATES = 2
-"""Room for candidates, in times the number of keys chosen."""
+"""Entries of a list, in times the number of keys chosen: longer lists are cut less often, which takes longer."""
+RANKS = tl.constexpr(2**14)
+"""Entries that are searched at once: 128 registers of each thread."""
 FEW_STEPS = tl.constexpr(4)
 """Steps for which a list must have room, else it is cut down."""
 PROGRAMS_PER_MULTIPROCESSOR = 2
-LAUNCH = {"num_warps": 4}
-STAGES = {1: 3, 2: 2, 4: 1}
-"""Steps of keys in shared memory by bytes of a channel: as many as two programs leave each other."""
-NONE = -1
+STAGES = {1: 4, 2: 2, 4: 1}
+"""Steps of keys in shared memory by bytes of a channel: few enough for two programs."""
+FEWEST = 2 * WARPS.value * FEW_STEPS.value
+"""Fewest keys that can be chosen."""
+NONE = tl.constexpr(-0x0080_0000_0000_0000)
+"""An empty entry: minus infinity over key 0."""
+EMPTY = tl.constexpr(-0x7F80_0001)
+"""Place of minus infinity in the order of the floats."""
 
 
 @triton.jit
@@ -45,85 +60,139 @@ def ordered(score):
 
 
 @triton.jit
-def ordered_bound(rank_N, TOP: tl.constexpr):
-    """An integer that at least TOP of *rank_N* reach and fewer than TOP exceed, by halving."""
-    low, high = tl.min(rank_N, 0), tl.max(rank_N, 0)
-    while low < high:
-        middle = (low | high) - ((low ^ high) >> 1)
-        reach = tl.sum((rank_N >= middle).to(tl.int32), 0)
-        high = tl.where(reach > TOP, high, tl.where(reach == TOP, middle, middle - 1))
-        low = tl.where(reach >= TOP, middle, low)
-    return low
+def ordered_bounds(rank_GN, TOP: tl.constexpr):
+    """For each row an integer that at least TOP reach and fewer than TOP exceed, by halving; EMPTY if few are not."""
+    there_GN = rank_GN > EMPTY
+    enough_G = tl.sum(there_GN.to(tl.int32), 1) >= TOP
+    high_G = tl.where(enough_G, tl.max(rank_GN, 1), EMPTY)
+    low_G = tl.where(enough_G, tl.min(tl.where(there_GN, rank_GN, 0x7FFFFFFF), 1), EMPTY)
+    while tl.max((low_G < high_G).to(tl.int32), 0) > 0:
+        middle_G = (low_G | high_G) - ((low_G ^ high_G) >> 1)
+        reach_G = tl.sum((rank_GN >= middle_G[:, None]).to(tl.int32), 1)
+        high_G = tl.where(reach_G > TOP, high_G, tl.where(reach_G == TOP, middle_G, middle_G - 1))
+        low_G = tl.where(reach_G >= TOP, middle_G, low_G)
+    return low_G
 
 
 @triton.jit
-def _cut(score_ptr, key_ptr, count, TOP: tl.constexpr, N: tl.constexpr):
-    """Leave the TOP best of a list of *count* candidates, more than TOP; the least of their scores."""
+def entry(score, key):
+    """A candidate in 64 bits: the score over its key."""
+    return (score.to(tl.int32, bitcast=True).to(tl.int64) << 32) | key.to(tl.int64)
+
+
+@triton.jit
+def _ranks(list_ptr, at):
+    """Scores of entries as integers in their order."""
+    return ordered((tl.load(list_ptr + at) >> 32).to(tl.int32).to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def _cut(list_ptr, bound, TOP: tl.constexpr, N: tl.constexpr):
+    """Leave in a list's first entries the TOP best, of which *bound* is the least; the others are empty."""
     n_N = tl.arange(0, N)
-    tl.debug_barrier()
-    score_N = tl.load(score_ptr + n_N, mask=n_N < count, other=-float("inf"))
-    rank_N = ordered(score_N)
-    bound = ordered_bound(rank_N, TOP)
+    rank_N = _ranks(list_ptr, n_N)
     above_N, equal_N = rank_N > bound, rank_N == bound
     before_N = tl.cumsum(above_N.to(tl.int32) + (equal_N.to(tl.int32) << 16), 0)
     above = tl.sum(above_N.to(tl.int32), 0)
     at_N = tl.where(above_N, before_N & 0xFFFF, above + (before_N >> 16)) - 1
     taken_N = (above_N | equal_N) & (at_N < TOP)
-    key_N = tl.load(key_ptr + n_N, mask=taken_N, other=0)
+    best_N = tl.load(list_ptr + n_N, mask=taken_N, other=0)
     tl.debug_barrier()
-    tl.store(score_ptr + at_N, score_N, mask=taken_N)
-    tl.store(key_ptr + at_N, key_N, mask=taken_N)
-    return tl.min(tl.where(taken_N, score_N, float("inf")), 0)
+    tl.store(list_ptr + at_N, best_N, mask=taken_N)
+    tl.store(list_ptr + n_N, tl.full([N], NONE, dtype=tl.int64), mask=n_N >= TOP)
 
 
 @triton.jit
-def _choose(q_desc, k_desc, weight_ptr, scale_ptr, score_ptr, key_ptr, out_ptr, T, S, H: tl.constexpr, Q: tl.constexpr,
-            B: tl.constexpr, TOP: tl.constexpr, N: tl.constexpr, SCALED: tl.constexpr):  # fmt: skip
+def _cut_all(list_ptr, bound_E, TOP: tl.constexpr, N: tl.constexpr, Q: tl.constexpr):
+    """Cut all lists; the bounds that this leaves. A bound is searched for in as many lists as registers hold."""
+    G: tl.constexpr = Q if Q * N <= RANKS else (RANKS // N if N < RANKS else 1)
+    e_E, g_G = tl.arange(0, bound_E.shape[0]), tl.arange(0, G)
+    tl.debug_barrier()
+    for j in range(0, Q, G):
+        least_G = ordered_bounds(_ranks(list_ptr, (j + g_G)[:, None] * N + tl.arange(0, N)[None, :]), TOP)
+        for g in range(G):
+            least = tl.sum(tl.where(g_G == g, least_G, 0), 0)
+            _cut(list_ptr + (j + g) * N, least, TOP, N)
+            score = ordered(least.to(tl.float32, bitcast=True)).to(tl.float32, bitcast=True)
+            bound_E = tl.where(e_E % Q == j + g, score, bound_E)
+    tl.debug_barrier()
+    return bound_E
+
+
+@triton.jit
+def _scores(q_RD, k_BD, weight_R, H: tl.constexpr, Q: tl.constexpr):
+    """[B * Q] scores of a step's keys for each query, but for the scale of the keys, in the order of `_keys`.
+
+    With queries between pairs of heads, the matrix unit leaves all heads of a query and key in one thread; with rows in
+    the order of its warps, scores lie in threads as elements of a list do. Nothing is exchanged between threads.
+    """
+    B: tl.constexpr = k_BD.shape[0]
+    EACH: tl.constexpr = (ROWS_AT_ONCE if B > ROWS_AT_ONCE else B) // WARPS // 2
+    dot_BR = tl.maximum(tl.dot(k_BD, tl.trans(q_RD)), 0.0) * weight_R[None, :]
+    parts = tl.reshape(dot_BR, [B // (2 * WARPS * EACH), WARPS, 2, EACH, H // 2, Q, 2])
+    return tl.sum(tl.reshape(tl.permute(parts, (0, 2, 1, 3, 5, 4, 6)), [B * Q, H]), 1)
+
+
+@triton.jit
+def _keys(B: tl.constexpr, Q: tl.constexpr):
+    """Key of each of a step's scores, counted from the step's first."""
+    EACH: tl.constexpr = (ROWS_AT_ONCE if B > ROWS_AT_ONCE else B) // WARPS // 2
+    place_E = tl.arange(0, B * Q) // Q
+    warp_E, half_E = place_E // EACH % WARPS, place_E // (WARPS * EACH)
+    return (half_E // 2 * WARPS + warp_E) * 2 * EACH + half_E % 2 * EACH + place_E % EACH
+
+
+@triton.jit
+def _queries(q_ptr, weight_ptr, first, T, H: tl.constexpr, Q: tl.constexpr, D: tl.constexpr):
+    """(q_RD, weight_R) of Q queries, these between pairs of heads: (head / 2, query, head % 2)."""
+    r_R = tl.arange(0, Q * H)
+    token_R = first + r_R // 2 % Q
+    row_R = token_R.to(tl.int64) * H + r_R // (2 * Q) * 2 + r_R % 2
+    at_RD = q_ptr + row_R[:, None] * D + tl.arange(0, D)[None, :]
+    q_RD = tl.load(at_RD, mask=(token_R < T)[:, None], other=0.0)
+    return q_RD, tl.load(weight_ptr + row_R, mask=token_R < T, other=0.0)
+
+
+@triton.jit
+def _choose(q_ptr, k_desc, weight_ptr, scale_ptr, list_ptr, out_ptr, T, S, H: tl.constexpr, Q: tl.constexpr,
+            D: tl.constexpr, B: tl.constexpr, TOP: tl.constexpr, N: tl.constexpr, SCALED: tl.constexpr):  # fmt: skip
     """Keys of Q queries after Q queries, the latest first; lists of candidates belong to the program."""
-    q_Q, b_B = tl.arange(0, Q), tl.arange(0, B)
-    list_Q = (tl.program_id(0) * Q + q_Q).to(tl.int64) * N
+    e_E, key_E = tl.arange(0, B * Q), _keys(B, Q)
+    empty_E = e_E % Q * N + e_E // Q
+    list_ptr += tl.program_id(0).to(tl.int64) * Q * N
     blocks = tl.cdiv(T, Q)
     for turn in range(tl.program_id(0), blocks, tl.num_programs(0)):
         first = (blocks - 1 - turn) * Q
-        q_RD = q_desc.load([first * H, 0])
-        r_R = first * H + tl.arange(0, Q * H)
-        weight_R = tl.load(weight_ptr + r_R, mask=r_R < T * H, other=0.0)
-        last_Q = S - T + first + q_Q
+        tl.store(list_ptr + tl.arange(0, Q * N), tl.full([Q * N], NONE, dtype=tl.int64))
+        tl.debug_barrier()
+        q_RD, weight_R = _queries(q_ptr, weight_ptr, first, T, H, Q, D)
+        last_E = S - T + first + e_E % Q
         past = tl.minimum(S, S - T + first + Q)
-        bound_Q = tl.full([Q], -float("inf"), dtype=tl.float32)
-        count_Q = tl.zeros([Q], dtype=tl.int32)
+        bound_E = tl.full([B * Q], -float("inf"), dtype=tl.float32)
+        next_E = empty_E
+        scale_E = tl.load(scale_ptr + key_E, mask=key_E < S, other=0.0) if SCALED else bound_E
         at = 0
         while at < past:
-            steps = tl.minimum((N - tl.max(count_Q, 0)) // B, tl.cdiv(past - at, B))
+            room = N // B - tl.max(next_E - empty_E, 0) // B
+            steps = tl.minimum(room, tl.cdiv(past - at, B))
             for step in range(steps):
-                key_B = at + step * B + b_B
-                dot_BR = tl.maximum(tl.dot(k_desc.load([at + step * B, 0]), tl.trans(q_RD)), 0.0) * weight_R[None, :]
-                score_BQ = tl.sum(tl.reshape(dot_BR, [B, Q, H]), 2)
+                score_E = _scores(q_RD, k_desc.load([at + step * B, 0]), weight_R, H, Q)
+                seen_E = at + step * B + key_E
                 if SCALED:
-                    score_BQ *= tl.load(scale_ptr + key_B, mask=key_B < S, other=0.0)[:, None]
-                found_BQ = (score_BQ > bound_Q[None, :]) & (key_B[:, None] <= last_Q[None, :])
-                one_BQ = found_BQ.to(tl.int32)
-                at_BQ = list_Q[None, :] + count_Q[None, :] + tl.cumsum(one_BQ, 0) - 1
-                tl.store(score_ptr + at_BQ, score_BQ, mask=found_BQ)
-                tl.store(key_ptr + at_BQ, tl.broadcast_to(key_B[:, None], [B, Q]), mask=found_BQ)
-                count_Q += tl.sum(one_BQ, 0)
+                    score_E *= scale_E
+                    scale_E = tl.load(scale_ptr + seen_E + B, mask=seen_E + B < S, other=0.0)
+                found_E = (score_E > bound_E) & (seen_E <= last_E)
+                tl.store(list_ptr + next_E, entry(score_E, seen_E), mask=found_E)
+                next_E += tl.where(found_E, B, 0)
             at += steps * B
-            full = (N - tl.max(count_Q, 0) < FEW_STEPS * B) | (at >= past)
-            for j in range(tl.where(full, Q, 0)):
-                mine_Q = q_Q == j
-                count = tl.sum(tl.where(mine_Q, count_Q, 0), 0)
-                if count > TOP:
-                    mine = (tl.program_id(0) * Q + j).to(tl.int64) * N
-                    least = _cut(score_ptr + mine, key_ptr + mine, count, TOP, N)
-                    bound_Q = tl.where(mine_Q, least, bound_Q)
-                    count_Q = tl.where(mine_Q, TOP, count_Q)
-        tl.debug_barrier()
-        top_T = tl.arange(0, TOP)
+            if (N // B - tl.max(next_E - empty_E, 0) // B < FEW_STEPS) | (at >= past):
+                bound_E = _cut_all(list_ptr, bound_E, TOP, N, Q)
+                next_E = empty_E + TOP
+        top_K = tl.arange(0, TOP)
         for j in range(tl.minimum(Q, T - first)):
-            count = tl.sum(tl.where(q_Q == j, count_Q, 0), 0)
-            mine = (tl.program_id(0) * Q + j).to(tl.int64) * N
-            chosen_T = tl.load(key_ptr + mine + top_T, mask=top_T < count, other=-1)
-            tl.store(out_ptr + (first + j).to(tl.int64) * TOP + top_T, chosen_T)
+            chosen_K = tl.load(list_ptr + j * N + top_K)
+            key_K = tl.where(chosen_K == NONE, -1, (chosen_K & 0x7FFFFFFF).to(tl.int32))
+            tl.store(out_ptr + (first + j).to(tl.int64) * TOP + top_K, key_K)
         tl.debug_barrier()
 
 
@@ -136,29 +205,29 @@ def choose_keys(
 ) -> torch.Tensor:
     """[T, top] int32: the keys of the *top* best scores of each query, in no order; -1 where it sees fewer.
 
-    *weight_TH* and *scale_S* are fp32. Beside the result it allocates a list of twice *top* candidates for each query
-    in flight, whatever the lengths.
+    *weight_TH* and *scale_S* are fp32. Beside the result it allocates lists of twice *top* candidates for each query in
+    flight, whatever the lengths.
     """
     (T, H, D), S = q_THD.shape, len(k_SD)
-    wrong = [f"{name} is {x}" for name, x in (("heads", H), ("width", D), ("top", top)) if x & (x - 1) or x < 1]
-    if top < FEW_STEPS.value:
-        wrong.append(f"top is {top}, less than {FEW_STEPS.value}")
+    wrong = [f"{name} is {x}" for name, x in (("heads", H), ("width", D), ("top", top)) if x & (x - 1) or x < 2]
+    if top < FEWEST:
+        wrong.append(f"top is {top}, less than {FEWEST}")
     if S < T or H > QUERY_ROWS:
         wrong.append(f"{T} queries of {H} heads with {S} keys")
     if wrong:
         rules = f"powers of two, heads at most {QUERY_ROWS}, no more queries than keys"
         raise ValueError(f"{'; '.join(wrong)}: {rules}")
-    Q, B = QUERY_ROWS // H, min(KEYS, top // FEW_STEPS.value)
+    Q = min(QUERIES, QUERY_ROWS // H)
+    B = min(KEYS, PRODUCTS // (Q * H), top // FEW_STEPS.value)
     out_TK = torch.empty(T, top, dtype=torch.int32, device=q_THD.device)
     programs = min(triton.cdiv(T, Q), PROGRAMS_PER_MULTIPROCESSOR * multiprocessors(q_THD))
-    score = torch.empty(programs * Q, CANDIDATES * top, dtype=torch.float32, device=q_THD.device)
-    key = torch.empty_like(score, dtype=torch.int32)
-    q_desc = TensorDescriptor.from_tensor(q_THD.reshape(T * H, D), [Q * H, D])
+    N = CANDIDATES * top
+    lists = torch.empty(programs * Q, N, dtype=torch.int64, device=q_THD.device)
     k_desc = TensorDescriptor.from_tensor(k_SD, [B, D])
-    flags = {"H": H, "Q": Q, "B": B, "TOP": top, "N": CANDIDATES * top, "SCALED": scale_S is not None}
+    flags = {"H": H, "Q": Q, "D": D, "B": B, "TOP": top, "N": N, "SCALED": scale_S is not None}
     scale = weight_TH if scale_S is None else scale_S
-    launch = {**LAUNCH, "num_stages": STAGES[q_THD.element_size()]}
-    _choose[(programs,)](q_desc, k_desc, weight_TH, scale, score, key, out_TK, T, S, **flags, **launch)
+    launch = {"num_warps": WARPS.value, "num_stages": STAGES[q_THD.element_size()]}
+    _choose[(programs,)](q_THD.contiguous(), k_desc, weight_TH, scale, lists, out_TK, T, S, **flags, **launch)
     return out_TK
 
 
