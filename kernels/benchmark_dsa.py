@@ -21,10 +21,9 @@ SCALE = (NOPE + ROPE) ** -0.5
 REPEATS = 3
 
 
-def index_inputs(T: int, S: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def index_inputs(T: int, S: int, heads: int = INDEX_HEADS) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(queries, keys, weights) of the indexer."""
-    weight = torch.rand(T, INDEX_HEADS, device="cuda")
-    return drawn(T, INDEX_HEADS, INDEX_WIDTH), drawn(S, INDEX_WIDTH), weight
+    return drawn(T, heads, INDEX_WIDTH), drawn(S, INDEX_WIDTH), torch.rand(T, heads, device="cuda")
 
 
 def in_fp8(
@@ -65,6 +64,20 @@ def indexers() -> Iterator[Row]:
         if T > 300 and (T, S) != (8192, 131072):
             row["plain_s"] = seconds(lambda q=q, k=k, w=weight: plain_indexer.choose_keys(q, k, w, TOP), 2)
         yield row
+
+
+def more_heads(heads: int = 64) -> Iterator[Row]:
+    """Times of an indexer of more heads, as DeepSeek-V3.2 has."""
+    for T, S in ((8192, 8192), (8192, 32768), (8192, 131072)):
+        q, k, weight = index_inputs(T, S, heads)
+        row: Row = {
+            "kernel": f"indexer, {heads} heads",
+            "shape": (T, S),
+            "flops": 2.0 * heads * INDEX_WIDTH * pairs(T, S),
+        }
+        eight = in_fp8(q, k, weight)
+        row["bf16_s"] = seconds(lambda q=q, k=k, w=weight: indexer.choose_keys(q, k, w, TOP), 5)
+        yield row | {"fp8_s": seconds(lambda e=eight: indexer.choose_keys(*e), 5)}
 
 
 def attention_inputs(T: int, S: int, top: int = TOP) -> tuple[list[torch.Tensor], torch.Tensor]:

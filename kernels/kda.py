@@ -49,14 +49,14 @@ def log2_decay(raw_CP, bias_P, rate, lowest, here_C):
 
 
 @triton.jit
-def unit_lower_inverse(n_CC, LOW: tl.constexpr):
-    """(I + N)^-1 of a strictly lower N: inverses of diagonal blocks, doubled in size until one block is left.
+def unit_lower_inverse(n_CC, LOW: tl.constexpr, LEVELS: tl.constexpr):
+    """(I + N)^-1 of a strictly lower N of 2^LEVELS rows: inverses of diagonal blocks, doubled until one is left.
 
     Each step is exact algebra on true inverses, whose entries the delta rule keeps near one: half precision suffices.
     """
-    i_C, j_C = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
+    i_C, j_C = tl.arange(0, n_CC.shape[0])[:, None], tl.arange(0, n_CC.shape[0])[None, :]
     inverse_CC = tl.where(i_C == j_C, 1.0, 0.0) - tl.where(i_C // 2 == j_C // 2, n_CC, 0.0)
-    for level in tl.static_range(1, 4):
+    for level in tl.static_range(1, LEVELS):
         joined = i_C // (2 << level) == j_C // (2 << level)
         apart = i_C // (1 << level) != j_C // (1 << level)
         low_CC = inverse_CC.to(LOW)
@@ -101,7 +101,7 @@ def _prepare(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr
     kk_CC = tl.dot(k_CD.to(WIDE), early_DC)
     qk_CC = tl.dot(q_CD.to(WIDE), early_DC)
     n_CC = tl.where(i_C > j_C, kk_CC * beta_C[:, None], 0.0)
-    inverse_CC = unit_lower_inverse(n_CC, LOW)
+    inverse_CC = unit_lower_inverse(n_CC, LOW, 4)
     solve_CC = (inverse_CC * beta_C[None, :]).to(WIDE)
     tile = chunk.to(tl.int64) * H + head
     out_CD = tile * CHUNK * D + i_C * D + d_D[None, :]
@@ -195,14 +195,14 @@ class Chunks:
 
 
 @functools.lru_cache(maxsize=64)
-def chunks_of(lengths: tuple[int, ...], device: torch.device) -> Chunks:
-    """Chunks of sequences of these lengths, laid one after the other; no chunk holds tokens of two."""
+def chunks_of(lengths: tuple[int, ...], device: torch.device, tokens: int = CHUNK.value) -> Chunks:
+    """Chunks of *tokens* of sequences of these lengths, laid one after the other; no chunk holds tokens of two."""
     starts, ends, firsts, rows = [], [], [0], [0]
     for length in lengths:
-        begins = range(rows[-1], rows[-1] + length, CHUNK.value)
+        begins = range(rows[-1], rows[-1] + length, tokens)
         rows.append(rows[-1] + length)
         starts += begins
-        ends += [min(rows[-1], begin + CHUNK.value) for begin in begins]
+        ends += [min(rows[-1], begin + tokens) for begin in begins]
         firsts.append(len(starts))
     return Chunks(*(torch.tensor(list_, dtype=torch.int32, device=device) for list_ in (starts, ends, firsts, rows)))
 
@@ -272,7 +272,9 @@ def scan(
     return final_SHDD, states_LHDD, new_LHCD
 
 
-def checked(inputs: Sequence[torch.Tensor], lengths: Sequence[int] | None, lower_bound: float) -> Chunks:
+def checked(
+    inputs: Sequence[torch.Tensor], lengths: Sequence[int] | None, lower_bound: float, tokens: int = CHUNK.value
+) -> Chunks:
     """The chunks of *lengths*, or a ValueError saying which of the inputs do not go together."""
     T, H, D = inputs[0].shape
     lengths = (T,) if lengths is None else tuple(lengths)
@@ -285,7 +287,7 @@ def checked(inputs: Sequence[torch.Tensor], lengths: Sequence[int] | None, lower
         wrong.append(f"lower_bound is {lower_bound}, not between {LOWEST_BOUND} and 0")
     if wrong:
         raise ValueError("; ".join(wrong))
-    return chunks_of(lengths, inputs[0].device)
+    return chunks_of(lengths, inputs[0].device, tokens)
 
 
 def kda_forward(

@@ -1,4 +1,4 @@
-"""What the tests of the kernels share: a seed, and the distance of a kernel's results from its reference's."""
+"""What the tests of the kernels share: random inputs, and the distance of a kernel's results from its reference's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ import torch
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Normal numbers."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def heads(tokens: int, count: int, width: int, seed: int = 0) -> list[torch.Tensor]:
+    """(q, k, v, raw gate, raw beta, rate, bias), gates from hardly any decay to nearly the strongest."""
+    four = [drawn(tokens, count, width, seed=seed + i) for i in range(4)]
+    four[3] *= 3
+    rest = [drawn(tokens, count, seed=seed + 4), drawn(count, seed=seed + 5).exp(), drawn(count, width, seed=seed + 6)]
+    return [*four, *rest]
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:

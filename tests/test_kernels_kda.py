@@ -5,21 +5,13 @@ triton = pytest.importorskip("triton", reason="needs Triton, which comes with Py
 if not triton.knobs.runtime.interpret:
     pytest.skip("set TRITON_INTERPRET=1: these tests interpret the kernels on the CPU", allow_module_level=True)
 
-from kernel_checks import distance, drawn
+from kernel_checks import distance, drawn, heads
 
 from kernels import kda, kda_backward
 from kernels.reference import kda as plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
 CLOSE = 1e-4
-
-
-def heads(tokens: int, count: int, width: int, seed: int = 0) -> list[torch.Tensor]:
-    """(q, k, v, raw gate, raw beta, rate, bias), gates from hardly any decay to nearly the strongest."""
-    four = [drawn(tokens, count, width, seed=seed + i) for i in range(4)]
-    four[3] *= 3
-    rest = [drawn(tokens, count, seed=seed + 4), drawn(count, seed=seed + 5).exp(), drawn(count, width, seed=seed + 6)]
-    return [*four, *rest]
 
 
 @pytest.mark.parametrize("lengths", [(1,), (16,), (50,), (3, 32, 17)])
