@@ -101,73 +101,73 @@ def _gate(at_CD, inside_C1, rate, bias_D):
 
 
 @triton.jit
-def _local(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, end_ptr, do_ptr, inverse_ptr,
-           log_ptr, states_desc, dstates_desc, new_ptr, dnew_ptr, dq_ptr, dk_ptr, dv_ptr, dg_ptr, dbeta_ptr, drate_ptr,
-           dbias_ptr, H, scale, lowest, lower_bound, D: tl.constexpr, P: tl.constexpr):  # fmt: skip
-    """Gradients of a chunk's inputs.
+def _unit_rows(x_CD):
+    """(rows at unit length, what they were multiplied by)."""
+    scale_C = tl.rsqrt(tl.sum(x_CD * x_CD, 1) + UNIT_EPSILON)
+    return x_CD * scale_C[:, None], scale_C
 
-    A pair of tokens adds to the gradient of the decay at the later what it takes away at the earlier. Both are formed
-    from the same rounded factors, so that the sums over tokens cancel as they would without rounding. What later chunks
-    add, a sum over rows of the state, is a product with ones: sums across warps conflict in shared memory.
+
+@triton.jit
+def _through_states(do_at_C1, new_at_C1, dnew_at_C1, inside_C1, states_desc, dstates_desc, tile, D: tl.constexpr,
+                    P: tl.constexpr):  # fmt: skip
+    """With the chunk's first state S and the gradient dS' of its last: do S, dv S, v dS', the sum of S dS' over rows.
+
+    That sum, which is what later chunks add, is a product with ones: sums across warps conflict in shared memory.
     """
-    head, chunk = tl.program_id(0) % H, tl.program_id(0) // H
-    WIDE: tl.constexpr = do_ptr.dtype.element_ty
-    start = tl.load(start_ptr + chunk)
-    c_C, d_D = tl.arange(0, CHUNK), tl.arange(0, D)
-    i_C, j_C = c_C[:, None], c_C[None, :]
-    here_C = c_C < tl.load(end_ptr + chunk) - start
-    inside_C1 = here_C[:, None]
-    tile = chunk * H + head
-    log_ptr += tile.to(tl.int64) * 2 * D + d_D
-    of_CD = (tile.to(tl.int64) * CHUNK + i_C) * D + d_D[None, :]
-    at_C = (start + c_C).to(tl.int64) * H + head
-    at_CD = at_C[:, None] * D + d_D[None, :]
-    beta_C = tl.sigmoid(tl.load(beta_ptr + at_C, mask=here_C, other=-float("inf")).to(tl.float32))
-    rate, bias_D = tl.load(rate_ptr + head), tl.load(bias_ptr + head * D + d_D)
-    q_CD = tl.load(q_ptr + at_CD, mask=inside_C1, other=0.0).to(tl.float32)
-    k_CD = tl.load(k_ptr + at_CD, mask=inside_C1, other=0.0).to(tl.float32)
-    q_scale_C = tl.rsqrt(tl.sum(q_CD * q_CD, 1) + UNIT_EPSILON)
-    k_scale_C = tl.rsqrt(tl.sum(k_CD * k_CD, 1) + UNIT_EPSILON)
-    q_CD, k_CD = q_CD * q_scale_C[:, None], k_CD * k_scale_C[:, None]
-    log_CD = lowest * _gate(g_ptr + at_CD, inside_C1, rate, bias_D)[0]
-    sum_CD = tl.cumsum(log_CD, 0)
-    half_D, all_D = tl.load(log_ptr), tl.load(log_ptr + D)
-    late_CD, early_CD = tl.exp2(sum_CD - half_D[None, :]), tl.exp2(half_D[None, :] - sum_CD)
-    from_start_D, to_end_D = tl.exp2(half_D)[None, :], tl.exp2(all_D - half_D)[None, :]
-
-    dq_CD, minus_dw_CD = tl.zeros([CHUNK, D], dtype=tl.float32), tl.zeros([CHUNK, D], dtype=tl.float32)
-    dend_CD, last_CD = tl.zeros([CHUNK, D], dtype=tl.float32), tl.zeros([CHUNK, D], dtype=tl.float32)
-    one_CP = tl.full([CHUNK, P], 1.0, dtype=WIDE)
+    C: tl.constexpr = CHUNK
+    dq_CD, minus_dw_CD = tl.zeros([C, D], dtype=tl.float32), tl.zeros([C, D], dtype=tl.float32)
+    dend_CD, last_CD = tl.zeros([C, D], dtype=tl.float32), tl.zeros([C, D], dtype=tl.float32)
+    one_CP = tl.full([C, P], 1.0, dtype=do_at_C1.dtype.element_ty)
     for first in range(0, D, P):
-        part_CP = first + tl.arange(0, P)[None, :]
-        of_CP = (tile.to(tl.int64) * CHUNK + i_C) * D + part_CP
-        do_CP = tl.load(do_ptr + at_C[:, None] * D + part_CP, mask=inside_C1, other=0.0)
+        part_P = first + tl.arange(0, P)[None, :]
+        do_CP = tl.load(do_at_C1 + part_P, mask=inside_C1, other=0.0)
         state_PD, dstate_PD = states_desc.load([tile * D + first, 0]), dstates_desc.load([tile * D + first, 0])
         dq_CD = tl.dot(do_CP, state_PD, dq_CD)
-        minus_dw_CD = tl.dot(tl.load(dnew_ptr + of_CP), state_PD, minus_dw_CD)
-        dend_CD = tl.dot(tl.load(new_ptr + of_CP), dstate_PD, dend_CD)
+        minus_dw_CD = tl.dot(tl.load(dnew_at_C1 + part_P), state_PD, minus_dw_CD)
+        dend_CD = tl.dot(tl.load(new_at_C1 + part_P), dstate_PD, dend_CD)
         last_CD = tl.dot(one_CP, state_PD * dstate_PD, last_CD)
-    dq_CD, dend_CD = dq_CD * late_CD * from_start_D, dend_CD * early_CD * to_end_D
-    last_CD = tl.sum(dend_CD * k_CD, 0)[None, :] + tl.exp2(all_D)[None, :] * last_CD
+    return dq_CD, minus_dw_CD, dend_CD, last_CD
 
-    late_q_CD, early_k_CD = (q_CD * late_CD * scale).to(WIDE), (k_CD * early_CD).to(WIDE)
-    do_CD, new_CD = tl.load(do_ptr + at_CD, mask=inside_C1, other=0.0), tl.load(new_ptr + of_CD)
+
+@triton.jit
+def _queries(dq_CD, q_CD, q_scale_C, late_CD, early_k_CD, do_at_CD, new_at_CD, scale, dq_at_CD, inside_C1):
+    """Write the gradient of q; (that of the summed decays so far, what later queries pass back to decayed keys)."""
+    i_C, j_C = tl.arange(0, CHUNK)[:, None], tl.arange(0, CHUNK)[None, :]
+    WIDE: tl.constexpr = early_k_CD.dtype
+    late_q_CD = (q_CD * late_CD * scale).to(WIDE)
+    do_CD, new_CD = tl.load(do_at_CD, mask=inside_C1, other=0.0), tl.load(new_at_CD)
     dqk_CC = tl.where(i_C >= j_C, tl.dot(do_CD, tl.trans(new_CD)), 0.0).to(WIDE)
     more_CD, back_CD = tl.dot(dqk_CC, early_k_CD), tl.dot(tl.trans(dqk_CC), late_q_CD)
     dsum_CD = dq_CD * q_CD * scale + more_CD * late_q_CD.to(tl.float32)
     dq_CD = _without_length((dq_CD + more_CD * late_CD) * scale, q_CD, q_scale_C)
-    tl.store(dq_ptr + at_CD, dq_CD.to(WIDE), mask=inside_C1)
+    tl.store(dq_at_CD, dq_CD.to(WIDE), mask=inside_C1)
+    return dsum_CD, back_CD
 
-    dnew_CD, v_CD = tl.load(dnew_ptr + of_CD), tl.load(v_ptr + at_CD, mask=inside_C1, other=0.0)
-    inverse_CC = tl.load(inverse_ptr + (tile.to(tl.int64) * CHUNK + i_C) * CHUNK + j_C)
+
+@triton.jit
+def _solved(inverse_CC, beta_C, minus_dw_CD, dnew_CD, v_CD, k_CD, late_CD, from_start_D, dv_at_CD, dbeta_at_C,
+            here_C):  # fmt: skip
+    """Write the gradients of v and beta; (that of k through w, that of k k^T)."""
+    WIDE: tl.constexpr = dnew_CD.dtype
     solve_CC = (inverse_CC.to(tl.float32) * beta_C[None, :]).to(WIDE)
-    tl.store(dv_ptr + at_CD, tl.dot(tl.trans(solve_CC), dnew_CD).to(WIDE), mask=inside_C1)
+    tl.store(dv_at_CD, tl.dot(tl.trans(solve_CC), dnew_CD).to(WIDE), mask=here_C[:, None])
     minus_dw_CD = minus_dw_CD.to(WIDE)
     dsolve_CC = tl.dot(dnew_CD, tl.trans(v_CD))
     dsolve_CC -= tl.dot(minus_dw_CD, tl.trans((k_CD * late_CD * from_start_D).to(WIDE)))
     dbeta_C, dkk_CC = _system(dsolve_CC, inverse_CC, beta_C)
-    tl.store(dbeta_ptr + at_C, (dbeta_C * (1.0 - beta_C)).to(WIDE), mask=here_C)
-    dk_CD = -tl.dot(tl.trans(solve_CC), minus_dw_CD) * late_CD * from_start_D
+    tl.store(dbeta_at_C, (dbeta_C * (1.0 - beta_C)).to(WIDE), mask=here_C)
+    return -tl.dot(tl.trans(solve_CC), minus_dw_CD) * late_CD * from_start_D, dkk_CC
+
+
+@triton.jit
+def _keys(dk_CD, dend_CD, back_CD, dsum_CD, dkk_CC, k_CD, k_scale_C, late_CD, early_CD, early_k_CD, dk_at_CD,
+          inside_C1):  # fmt: skip
+    """Write the gradient of k; that of the summed decays.
+
+    A pair of tokens adds to the gradient of the decay at the later what it takes away at the earlier. Both are formed
+    from the same rounded factors, so that the sums over tokens cancel as they would without rounding.
+    """
+    WIDE: tl.constexpr = early_k_CD.dtype
     dsum_CD += (dk_CD - dend_CD) * k_CD
     late_k_CD = (k_CD * late_CD).to(WIDE)
     more_CD = tl.dot(dkk_CC, early_k_CD)
@@ -175,15 +175,69 @@ def _local(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, 
     back_CD = tl.dot(tl.trans(dkk_CC), late_k_CD, back_CD)
     dsum_CD -= back_CD * early_k_CD.to(tl.float32)
     dk_CD = _without_length(dk_CD + dend_CD + more_CD * late_CD + back_CD * early_CD, k_CD, k_scale_C)
-    tl.store(dk_ptr + at_CD, dk_CD.to(WIDE), mask=inside_C1)
+    tl.store(dk_at_CD, dk_CD.to(WIDE), mask=inside_C1)
+    return dsum_CD
+
+
+@triton.jit
+def _gates(dlog_CD, g_at_CD, dg_at_CD, dbias_at_D, drate_at_D, inside_C1, rate, bias_D, lower_bound):
+    """Write the gradient of raw gates, and the chunk's share of those of rate and bias."""
+    gate_CD, biased_CD = _gate(g_at_CD, inside_C1, rate, bias_D)
+    dlog_CD *= lower_bound * gate_CD * (1.0 - gate_CD)
+    tl.store(dg_at_CD, (dlog_CD * rate).to(dg_at_CD.dtype.element_ty), mask=inside_C1)
+    tl.store(dbias_at_D, tl.sum(dlog_CD, 0) * rate)
+    tl.store(drate_at_D, tl.sum(dlog_CD * biased_CD, 0))
+
+
+@triton.jit
+def _local(q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, start_ptr, end_ptr, do_ptr, inverse_ptr,
+           log_ptr, states_desc, dstates_desc, new_ptr, dnew_ptr, dq_ptr, dk_ptr, dv_ptr, dg_ptr, dbeta_ptr, drate_ptr,
+           dbias_ptr, H, scale, lowest, lower_bound, D: tl.constexpr, P: tl.constexpr):  # fmt: skip
+    """Gradients of a chunk's inputs."""
+    head, chunk = tl.program_id(0) % H, tl.program_id(0) // H
+    WIDE: tl.constexpr = do_ptr.dtype.element_ty
+    start = tl.load(start_ptr + chunk)
+    c_C, d_D = tl.arange(0, CHUNK), tl.arange(0, D)
+    here_C = c_C < tl.load(end_ptr + chunk) - start
+    inside_C1 = here_C[:, None]
+    tile = chunk * H + head
+    rows_C1 = (tile.to(tl.int64) * CHUNK + c_C)[:, None]
+    of_CD = rows_C1 * D + d_D[None, :]
+    at_C = (start + c_C).to(tl.int64) * H + head
+    at_CD = at_C[:, None] * D + d_D[None, :]
+    beta_C = tl.sigmoid(tl.load(beta_ptr + at_C, mask=here_C, other=-float("inf")).to(tl.float32))
+    rate, bias_D = tl.load(rate_ptr + head), tl.load(bias_ptr + head * D + d_D)
+    q_CD = tl.load(q_ptr + at_CD, mask=inside_C1, other=0.0).to(tl.float32)
+    k_CD = tl.load(k_ptr + at_CD, mask=inside_C1, other=0.0).to(tl.float32)
+    q_CD, q_scale_C = _unit_rows(q_CD)
+    k_CD, k_scale_C = _unit_rows(k_CD)
+    sum_CD = tl.cumsum(lowest * _gate(g_ptr + at_CD, inside_C1, rate, bias_D)[0], 0)
+    log_ptr += tile.to(tl.int64) * 2 * D + d_D
+    half_D, all_D = tl.load(log_ptr), tl.load(log_ptr + D)
+    late_CD, early_CD = tl.exp2(sum_CD - half_D[None, :]), tl.exp2(half_D[None, :] - sum_CD)
+    from_start_D, to_end_D = tl.exp2(half_D)[None, :], tl.exp2(all_D - half_D)[None, :]
+
+    rows = do_ptr + at_C[:, None] * D, new_ptr + rows_C1 * D, dnew_ptr + rows_C1 * D
+    dq_CD, minus_dw_CD, dend_CD, last_CD = _through_states(*rows, inside_C1, states_desc, dstates_desc, tile, D, P)
+    dq_CD, dend_CD = dq_CD * late_CD * from_start_D, dend_CD * early_CD * to_end_D
+    last_CD = tl.sum(dend_CD * k_CD, 0)[None, :] + tl.exp2(all_D)[None, :] * last_CD
+
+    early_k_CD = (k_CD * early_CD).to(WIDE)
+    of_q = dq_CD, q_CD, q_scale_C, late_CD, early_k_CD, do_ptr + at_CD, new_ptr + of_CD, scale
+    dsum_CD, back_CD = _queries(*of_q, dq_ptr + at_CD, inside_C1)
+
+    dnew_CD, v_CD = tl.load(dnew_ptr + of_CD), tl.load(v_ptr + at_CD, mask=inside_C1, other=0.0)
+    inverse_CC = tl.load(inverse_ptr + rows_C1 * CHUNK + c_C[None, :])
+    of_v = minus_dw_CD, dnew_CD, v_CD, k_CD, late_CD, from_start_D
+    dk_CD, dkk_CC = _solved(inverse_CC, beta_C, *of_v, dv_ptr + at_CD, dbeta_ptr + at_C, here_C)
+
+    of_k = dk_CD, dend_CD, back_CD, dsum_CD, dkk_CC
+    dsum_CD = _keys(*of_k, k_CD, k_scale_C, late_CD, early_CD, early_k_CD, dk_ptr + at_CD, inside_C1)
 
     dlog_CD = tl.cumsum(dsum_CD, 0, reverse=True) + last_CD
-    gate_CD, biased_CD = _gate(g_ptr + at_CD, inside_C1, rate, bias_D)
-    dlog_CD *= lower_bound * gate_CD * (1.0 - gate_CD)
-    tl.store(dg_ptr + at_CD, (dlog_CD * rate).to(WIDE), mask=inside_C1)
     of_D = tile.to(tl.int64) * D + d_D
-    tl.store(dbias_ptr + of_D, tl.sum(dlog_CD, 0) * rate)
-    tl.store(drate_ptr + of_D, tl.sum(dlog_CD * biased_CD, 0))
+    of_gate = g_ptr + at_CD, dg_ptr + at_CD, dbias_ptr + of_D, drate_ptr + of_D
+    _gates(dlog_CD, *of_gate, inside_C1, rate, bias_D, lower_bound)
 
 
 def scan_back(
