@@ -21,7 +21,8 @@ from simulator.forecast.pipelining import pipeline_of, pipeline_problems, schedu
 from simulator.forecast.recomputation import recompute_of, recompute_problems
 from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
-from simulator.forecast.swapping import swap_of, swap_problems
+from simulator.forecast.swap_schedule import schedule
+from simulator.forecast.swapping import swap_of, swap_problems, swappable
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.degraded import degrade
 from simulator.hardware.library import build_cluster, load_fabric, load_node
@@ -103,7 +104,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         raise Refused(problems)
     routing = _routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators)
     batches = tuple(_micro_batches(scenario, architecture, mesh, routing))
-    return Job(
+    job = Job(
         architecture=architecture,
         cluster=cluster,
         mesh=mesh,
@@ -134,6 +135,9 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         swap=swap_of(training),
         micro_batches=batches,
     )
+    if training.swap == "auto":
+        return replace(job, swap=schedule(job, swappable(architecture, training)))
+    return job
 
 
 def _exchange_problems(scenario: Scenario, architecture: Architecture, domain: int) -> Iterator[str]:

@@ -103,6 +103,7 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
         "traffic": _traffic(step),
         "routing": _routing(job),
         **_images(scenario, job),
+        **_swapped(job),
         "engine": {
             "events": step.events,
             "tasks": sum(len(program.tasks) for program in step.programs),
@@ -217,6 +218,12 @@ def _routing(job: Job) -> dict[str, Any]:
         "tokens_known": job.routing.destinations is not None,
         **rebalancing(job),
     }
+
+
+def _swapped(job: Job) -> dict[str, Any]:
+    """Which results are kept, as `training.swap` has it; nothing where none is."""
+    swap = job.swap
+    return {"swap": {"operators": dict(swap.host), "on_card": dict(swap.card)}} if swap else {}
 
 
 def _images(scenario: Scenario, job: Job) -> dict[str, Any]:

@@ -113,6 +113,14 @@ def fits(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -
     return not any(_exceeds(found, settling, nodes, _capacities(cluster)) for found in ledgers)
 
 
+def free_bytes(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> tuple[float, float]:
+    """What the ledgers leave of the fullest card, and for each card of the fullest node's memory; negative: missing."""
+    ledgers = [_ledgers(program, _context(program), folding) for program in programs]
+    capacity, node = _capacities(cluster), fullest_nodes(ledgers, cluster, folding).get("ddr")
+    card = capacity["hbm"] - max(float(found["hbm"].peak_bytes.max()) for found in ledgers)
+    return card, capacity["ddr"] if node is None else -node.excess_bytes / node.cards
+
+
 def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: int) -> MemoryForecast:
     """Account for *program*. Raise :exc:`RuntimeError` when it does not give back all that it took."""
     context = _context(program)

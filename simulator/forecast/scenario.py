@@ -310,7 +310,9 @@ class Training(Section):
         "none", description="full: keep each layer's input only and run it again; or a mapping, for a part of that."
     )
     offload: Offload = Offload()
-    swap: Swap = Swap()
+    swap: Literal["auto"] | Swap = Field(
+        Swap(), description="auto, with recompute full: the results are chosen that save most and fit, by a solver."
+    )
     loss: Literal["plain", "compiled", "chunked", "cut", "vocab_parallel"] = Field(
         "plain",
         description=(

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from simulator.forecast.recomputation import recompute_of
 from simulator.forecast.scenario import Scenario, Training
+from simulator.forecast.scenario import Swap as Asked
 from simulator.model.architecture import Architecture
 from simulator.model.operator import Operator, Workload
 from simulator.model.operators.layers import listed_operators
-from simulator.model.recompute import LAYER_INPUT, keeps_result
+from simulator.model.recompute import LAYER_INPUT, WHOLE, keeps_result
 from simulator.program.swap import Swap
 
 _WHERE = "training.swap"
@@ -20,6 +21,8 @@ _CORES = ("delta_rule", "sparse_attention")
 def swap_of(training: Training) -> Swap:
     """What *training* swaps."""
     asked = training.swap
+    if asked == "auto":
+        return Swap()
     return Swap(asked.operators, asked.on_card, asked.prefetch, asked.in_flight)
 
 
@@ -27,12 +30,15 @@ def swap_problems(scenario: Scenario, architecture: Architecture) -> Iterator[st
     """Why the model or the other settings have no such swap."""
     training = scenario.training
     asked = training.swap
+    if asked == "auto":
+        yield from _automatic_problems(scenario)
+        return
     if not asked.operators and not asked.on_card:
         if asked.model_fields_set:
             yield f"{_WHERE}: names no operators to swap; leave it out, or name some"
         return
     yield from _setting_problems(training)
-    yield from _name_problems(training, architecture)
+    yield from _name_problems(asked, swappable(architecture, training), architecture.model_type)
     for name in sorted(set(asked.operators) & set(asked.on_card)):
         if (total := asked.operators[name] + asked.on_card[name]) > 1:
             yield (
@@ -66,20 +72,26 @@ def _unknown(operator: Operator, training: Training) -> bool:
     return operator.name in _CORES and not fused
 
 
-def _name_problems(training: Training, architecture: Architecture) -> Iterator[str]:
-    known = swappable(architecture, training)
-    asked = training.swap
+def _automatic_problems(scenario: Scenario) -> Iterator[str]:
+    if recompute_of(scenario.training) != WHOLE:
+        yield f"{_WHERE}: found auto, which chooses among what is computed again; allowed: recompute full"
+    if scenario.parallel.pp > 1:
+        yield f"{_WHERE}: found auto with pp({scenario.parallel.pp}), whose stages have unlike room; allowed: pp 1"
+    yield from _setting_problems(scenario.training)
+
+
+def _name_problems(asked: Asked, known: tuple[str, ...], model_type: str) -> Iterator[str]:
     for field, names in (("operators", asked.operators), ("on_card", asked.on_card)):
         for name in names:
             if name not in known:
-                yield f"{_WHERE}.{field}: found {name}; {architecture.model_type} has {', '.join(known)}"
+                yield f"{_WHERE}.{field}: found {name}; {model_type} has {', '.join(known)}"
 
 
 def _setting_problems(training: Training) -> Iterator[str]:
     recompute = recompute_of(training)
     if recompute.keep:
         yield f"{_WHERE}: found with recompute.keep, which chooses results itself; allowed: none, full, every, modules"
-    if training.swap.on_card and not recompute.every:
+    if training.swap != "auto" and training.swap.on_card and not recompute.every:
         yield f"{_WHERE}.on_card: nothing is recomputed whole, and all stays there; allowed: recompute full or every"
     if training.offload.activations is not None:
         yield f"{_WHERE}: found with offload.activations, which sends everything; allowed: one or the other"

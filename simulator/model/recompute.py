@@ -197,7 +197,7 @@ def plan_layer(parts: Iterable[Iterable[Operator]], recompute: Recompute, stack:
     bare = [replace(op, saved=(), restored=op.saved) for op in once]
     planned, loose = _with_results(bare, results)
     stretch = Stretch(tuple(range(len(once))), len(once) - 1, results, loose, stops_early=stack.stops_early)
-    if recompute.results | recompute.away:
+    if recompute.every:
         stretch = replace(stretch, chain=frozenset(n for n, operator in enumerate(once) if _in_chain(operator)))
     return LayerPlan(planned, (stretch,), keeps_input=True, away=_away_of(once, planned, loose, recompute.away))
 

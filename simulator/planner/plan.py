@@ -21,7 +21,7 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.fitting import changed
 from simulator.forecast.image_batches import ImageBatches
 from simulator.forecast.offloading import offload_of
-from simulator.forecast.scenario import Scenario, Training
+from simulator.forecast.scenario import Scenario, Swap, Training
 from simulator.planner.bounds import TERMS, Bound, Bounds
 from simulator.planner.case import Case, Row, data_version, make_case
 from simulator.planner.expert_rows import ExpertRows
@@ -139,7 +139,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
     scenario = _for_any_sharding(scenario)
     training = scenario.training
     whole = {"parallel": {"dp_shard": scenario.cluster.accelerators}, "training.micro_batch_sequences": 1}
-    if training.swap.operators or training.swap.on_card:
+    if training.swap != Swap():
         raise Refused(
             ["training.swap: bounds of splits do not know what it saves; leave it out, and try it on the best"]
         )

@@ -166,7 +166,7 @@ class BatchSteps:
         self._own = job.own_architecture
         self._tokens = tokens
         self.loads = expert_loads(job, number)
-        self._layers = [
+        self.layers = [
             self._steps(layer, position)
             for layer, position in zip(job.layers_of(number), job.positions_of(number), strict=False)
         ]
@@ -178,13 +178,13 @@ class BatchSteps:
         for chunk, layers in enumerate(self._job.chunks_of(self._number)):
             chunks.append(self._chunk(emitter, chunk, range(until, until + len(layers)), offload))
             until += len(layers)
-        layers_code = [layer.code(emitter, offload) for layer in (*self._layers, *self._modules)]
+        layers_code = [layer.code(emitter, offload) for layer in (*self.layers, *self._modules)]
         return StageCode(self._number, layers_code, chunks, self._tokens.input_bytes)
 
     def _chunk(self, emitter: Emitter, chunk: int, places: range, offload: ActivationOffload | None) -> ChunkCode:
         tokens, pipeline = self._tokens, self._job.pipeline
         first, last = (is_(self._number, chunk) for is_ in (pipeline.is_first, pipeline.is_last))
-        modules = range(len(self._layers), len(self._layers) + len(self._modules) * last)
+        modules = range(len(self.layers), len(self.layers) + len(self._modules) * last)
 
         def code(steps: list[Step]) -> LayerCode:
             return LayerCode(emitter, steps, sent=sent_by(offload, steps, NOT_AWAY))

@@ -27,6 +27,9 @@ class Swap:
     in_flight: int = 1
     """Layers whose tensors may still be on their way out while the next one works."""
 
+    def __hash__(self) -> int:
+        return hash((*self.host.items(), None, *self.card.items(), self.prefetch, self.in_flight))
+
     def __bool__(self) -> bool:
         return bool(self.host or self.card)
 

@@ -9,7 +9,7 @@ from math import lcm
 from simulator.parallel.placement import Placement
 from simulator.program.activation_offload import ActivationOffload
 from simulator.program.activation_swap import ActivationSwap
-from simulator.program.batch_steps import BatchSteps, TokenSteps
+from simulator.program.batch_steps import BatchSteps, LayerSteps, TokenSteps
 from simulator.program.costs import Costs
 from simulator.program.data_parallel import data_parallel
 from simulator.program.emitter import Emitter
@@ -51,6 +51,10 @@ class TrainingStep:
         """Micro-batches that are unlike: a step goes through them in turn."""
         return len(self._job.micro_batches)
 
+    def layer_steps(self, stage: int) -> list[LayerSteps]:
+        """The priced layers of *stage* in the first of the unlike micro-batches."""
+        return self._stages[stage].layers
+
     def programs(self, micro_batches: int) -> tuple[StageProgram, ...]:
         """The step with *micro_batches* of them, a program for each stage."""
         return tuple(stage.program(micro_batches) for stage in self._stages)
@@ -76,6 +80,11 @@ class _Stage:
                 tokens[lengths] = TokenSteps(one, *shared)
         self._batches = [BatchSteps(one, *shared, tokens[one.micro_batches[0].lengths]) for one in alone]
         self._operators = tokens[job.micro_batches[0].lengths].operators
+
+    @property
+    def layers(self) -> list[LayerSteps]:
+        """Its priced layers in the first of the unlike micro-batches."""
+        return self._batches[0].layers
 
     def program(self, micro_batches: int) -> StageProgram:
         """The stage's passes in the schedule's order, then the update."""
