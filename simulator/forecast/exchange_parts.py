@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.forecast.scenario import Scenario
+from simulator.forecast.scenario import Scenario, Swap
 
 
 def exchange_part_problems(scenario: Scenario) -> Iterator[str]:
@@ -21,5 +21,5 @@ def exchange_part_problems(scenario: Scenario) -> Iterator[str]:
         yield f"{where}, and exchanges run beside the other pass already; allowed: 1, or overlap_exchanges false"
     if training.execution == "fused" and training.zero == 1:
         yield f"{where}, and Megatron-LM sends rows whole; allowed: 1, another execution, or zero other than 1"
-    if training.offload.activations or training.swap.operators:
+    if training.offload.activations or training.swap != Swap():
         yield f"{where}, and copies of activations beside parts are not simulated; allowed: no offload, no swap"
