@@ -120,6 +120,12 @@ def test_cut_loss_costs_8_n_d_v_and_keeps_no_logits() -> None:
     assert sum(s.bytes for s in loss.saved) == N * (2 * D + 4)
 
 
+def test_the_gradient_of_a_tied_table_is_summed_out_of_place() -> None:
+    (tied,) = embedding_operators(replace(LLAMA, tied_embeddings=True), Workload((N,)))
+    assert tied.backward_workspace_bytes == 2 * V * D
+    assert embedding_operators(LLAMA, Workload((N,)))[0].backward_workspace_bytes == 0
+
+
 def test_learnt_positions_are_a_table_of_their_own_whose_rows_are_added() -> None:
     _, positions = embedding_operators(replace(LLAMA, learnt_positions=100), Workload((N,)))
     assert [k.bytes for k in positions.forward] == [N * (2 * 2 * D + 8), 3 * 2 * N * D]

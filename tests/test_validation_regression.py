@@ -17,7 +17,7 @@ ALLOCATED, RESERVED = "peak_allocated_bytes", "peak_reserved_bytes"
 FIRST = "first_step_peak_allocated_bytes"
 HELD = {
     ("h200", STEP): (18, 0.032, 0.088),
-    ("h200", ALLOCATED): (18, 0.000, 0.045),
+    ("h200", ALLOCATED): (18, 0.000, 0.015),
     ("h200", RESERVED): (18, 0.004, 0.078),
     ("h200", FIRST): (13, 0.000, 0.020),
     ("h200-held-out", STEP): (8, 0.030, 0.051),

@@ -38,7 +38,10 @@ def embedding(architecture: Architecture, workload: Workload) -> tuple[Operator,
 
 
 def _rows(architecture: Architecture, workload: Workload) -> Operator:
-    """Tokens of other ranks' shares yield zeroes."""
+    """Tokens of other ranks' shares yield zeroes.
+
+    The gradient of a table that is the head's matrix too is a third tensor beside both (PyTorch's `input_buffer.cpp`).
+    """
     lane = token_lane(workload)
     held = ceil(architecture.vocabulary / workload.tp) * architecture.hidden
     rows, ids = lane.tensor_bytes(architecture.hidden), lane.count * INT64_BYTES
@@ -54,6 +57,7 @@ def _rows(architecture: Architecture, workload: Workload) -> Operator:
         ),
         weights=(WEIGHT,),
         output_bytes=rows,
+        backward_workspace_bytes=lane.element_bytes * held if architecture.tied_embeddings else 0.0,
     )
 
 
