@@ -1,5 +1,6 @@
 """What an exchange keeps busy at least: two nodes of eight H200, two experts a rank, two choices a token, by hand."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from simulator.hardware.library import build_cluster
 from simulator.parallel.mesh import Mesh
 from simulator.planner.exchange import Exchange
+from simulator.program.exchanges import mixes_of
 from simulator.routing.coverage import Choice
 
 EVEN = np.full((1, 16, 2), 16)
@@ -22,7 +24,7 @@ NODE = 1 - (16 * 15) / (32 * 31)
 )
 def test_rows_through_the_busiest_port(way: str, rows: float) -> None:
     cluster = build_cluster("hgx-h200", "rail-fat-tree-400g", 16, Path())
-    busy_s = Exchange(cluster, Mesh(dp_shard=16, ep=16), way).busy_s(EVEN, Choice(2))
+    busy_s = Exchange(cluster, Mesh(dp_shard=16, ep=16), way).busy_s(EVEN, partial(mixes_of, EVEN, Choice(2)))
     port = cluster.levels[1]
     rate = port.bandwidth_bytes_per_s * max(port.share, port.ring_share)
     assert busy_s[1, 0] == pytest.approx(rows / rate)
@@ -30,4 +32,5 @@ def test_rows_through_the_busiest_port(way: str, rows: float) -> None:
 
 def test_groups_that_lie_unevenly_are_left_out() -> None:
     cluster = build_cluster("hgx-h200", "rail-fat-tree-400g", 24, Path())
-    assert not Exchange(cluster, Mesh(dp_shard=24, ep=12), "hierarchical").busy_s(EVEN, Choice(2)).any()
+    exchange = Exchange(cluster, Mesh(dp_shard=24, ep=12), "hierarchical")
+    assert not exchange.busy_s(EVEN, partial(mixes_of, EVEN, Choice(2))).any()

@@ -5,7 +5,7 @@ import pytest
 
 from simulator.parallel.folding import apart
 from simulator.parallel.mesh import Mesh
-from simulator.program.exchanges import exchanges, mix_of
+from simulator.program.exchanges import exchanges, mixes_of
 from simulator.program.expert_load import layer_load, node_members
 from simulator.routing.coverage import Choice
 
@@ -17,35 +17,36 @@ NODE = 1 - (4 * 3) / (8 * 7)
 
 
 def test_what_a_token_reaches():
-    mix = mix_of(EVEN, Choice(2), 2)
+    mix = mixes_of(EVEN[None], Choice(2), 2)[0]
     assert (mix.tokens, mix.wanted.tolist()) == (14, [7, 7, 7, 7])
     assert mix.reached == pytest.approx([RANK] * 4)
     assert mix.entered == pytest.approx([NODE] * 2)
 
 
 def test_every_row_by_itself():
-    assert exchanges()["all_to_all"].sent(mix_of(EVEN, Choice(2), 2)).tolist() == [[7] * 4] * 4
+    assert exchanges()["all_to_all"].sent(mixes_of(EVEN[None], Choice(2), 2)[0]).tolist() == [[7] * 4] * 4
 
 
 def test_once_to_each_rank():
-    assert exchanges()["deduplicated"].sent(mix_of(EVEN, Choice(2), 2)) == pytest.approx(np.full((4, 4), 14 * RANK))
+    sent = exchanges()["deduplicated"].sent(mixes_of(EVEN[None], Choice(2), 2)[0])
+    assert sent == pytest.approx(np.full((4, 4), 14 * RANK))
 
 
 def test_once_to_each_node_and_on_from_there():
-    sent = exchanges()["hierarchical"].sent(mix_of(EVEN, Choice(2), 2))
+    sent = exchanges()["hierarchical"].sent(mixes_of(EVEN[None], Choice(2), 2)[0])
     over, on = 14 * NODE, 2 * 14 * RANK
     assert sent == pytest.approx(np.array([[on, on, over, 0], [on, on, 0, over], [over, 0, on, on], [0, over, on, on]]))
 
 
 def test_low_latency_sends_every_row_and_keeps_room_for_all_of_them():
     way = exchanges()["low_latency"]
-    assert way.sent(mix_of(EVEN, Choice(2), 2)).tolist() == [[7] * 4] * 4
+    assert way.sent(mixes_of(EVEN[None], Choice(2), 2)[0]).tolist() == [[7] * 4] * 4
     # DeepSeek-V3, 128 tokens a rank: 256 * 128 places of 14,336 bytes to send from, and 16 more to receive in, twice.
     assert way.buffer_bytes(256, 128, 14336.0) == 2 * 256 * 128 * (2 * 14336 + 16)
 
 
 def test_a_group_inside_a_node_is_deduplicated():
-    mix = mix_of(EVEN, Choice(2), 4)
+    mix = mixes_of(EVEN[None], Choice(2), 4)[0]
     assert exchanges()["hierarchical"].sent(mix) == pytest.approx(exchanges()["deduplicated"].sent(mix))
 
 
@@ -68,7 +69,7 @@ def test_recorded_tokens_say_which_experts_go_together():
     # Half of the tokens choose the two experts of rank 0, the others one of rank 2 and one of rank 3.
     together = np.array([[0, 0], [2, 3]])
     rows = np.array([[28, 28], [0, 0], [28, 0], [0, 28]])
-    mix = mix_of(rows, Choice(2), 2, together)
+    mix = mixes_of(rows[None], Choice(2), 2, together[None])[0]
     assert mix.wanted.tolist() == [14, 0, 7, 7]
     assert (mix.reached.tolist(), mix.entered.tolist()) == ([0.5, 0, 0.5, 0.5], [0.5, 0.5])
     assert exchanges()["deduplicated"].sent(mix)[0].tolist() == [7, 0, 7, 7]
@@ -80,6 +81,6 @@ def test_recorded_tokens_say_which_experts_go_together():
 def test_tokens_of_a_sample_reach_a_rank_no_oftener_than_all_tokens_want_it():
     # Two rows of 56 tokens go to rank 3, but the sample has met one of two tokens there.
     rows = np.array([[110, 0], [0, 0], [0, 0], [2, 0]])
-    mix = mix_of(rows, Choice(2), 2, np.array([[0, 0], [0, 3]]))
+    mix = mixes_of(rows[None], Choice(2), 2, np.array([[[0, 0], [0, 3]]]))[0]
     assert mix.reached == pytest.approx([1, 0, 0, 2 / 56])
     assert mix.entered == pytest.approx([1, 2 / 56])

@@ -62,6 +62,9 @@ def test_pairs_are_of_different_micro_batches_and_one_forward_pass_comes_sooner(
 
     assert spelled(0, 1, 3, 1) == "F0 F1+ B0 F2+ B1 B2"
     assert spelled(1, 2, 2, 2) == "F0 F1 F0' F1'+ B0' B1' B0 B1"
+    # Five passes fill the first stage, which has four: the last of them cannot wait for a backward pass beside it.
+    assert spelled(0, 2, 2, 2) == "F0 F1 F0' F1' B0' B1' B0 B1"
+    assert spelled(0, 1, 1, 1) == "F0 B0"
 
 
 def test_what_is_hidden_and_what_it_holds(small: Small) -> None:
@@ -88,6 +91,13 @@ def test_nothing_is_left_held(small: Small, later: str) -> None:
     assert np.abs(ledger.left_bytes).max() < 1
 
 
+def test_no_task_of_a_pair_waits_for_a_later_one(small: Small) -> None:
+    # With tp the loss ends in transfers: the backward pass beside it, which comes first, does not wait for them.
+    more = ("parallel={dp_shard: 8, ep: 8, tp: 2}", "training.zero=1", "training.global_batch_sequences=32", OVERLAP)
+    (program,) = TrainingStep(assemble_job(*small("mixture", *more))).programs(4)
+    assert all(dep < number for number, task in enumerate(program.tasks) for dep in task.deps)
+
+
 def test_what_has_no_pairs_is_refused(small: Small) -> None:
     def told(*overrides: str) -> list[str]:
         with pytest.raises(Refused) as caught:
@@ -105,4 +115,6 @@ def test_what_has_no_pairs_is_refused(small: Small) -> None:
         "training.overlap_exchanges: found true, but ep is 1 and nothing is exchanged; allowed: false, or ep above 1",
         "training.overlap_exchanges: found true, which is simulated for parameters that ranks hold whole; allowed: "
         "zero 1",
+        "training.overlap_exchanges: found true, but a step of 16 sequences is one micro-batch, which has no pair; "
+        "nearest: 32",
     ]

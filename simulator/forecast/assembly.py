@@ -12,6 +12,7 @@ from simulator.forecast.attention import attention_problems
 from simulator.forecast.core_kernels import core_kernel_problems
 from simulator.forecast.errors import Refused
 from simulator.forecast.exchange_parts import exchange_part_problems
+from simulator.forecast.exchanging import exchange_problems, too_many_tokens
 from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
@@ -27,7 +28,7 @@ from simulator.hardware.cluster import Cluster
 from simulator.hardware.degraded import degrade
 from simulator.hardware.library import build_cluster, load_fabric, load_node
 from simulator.hardware.staging import staged
-from simulator.model.architecture import Architecture, MixtureOfExperts
+from simulator.model.architecture import Architecture
 from simulator.model.config import read_architecture
 from simulator.model.context import context_problems
 from simulator.model.operator import Workload
@@ -37,11 +38,8 @@ from simulator.parallel.folding import Folding, apart, fold
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
 from simulator.program.buckets import Buckets
-from simulator.program.exchanges import exchanges
-from simulator.program.expert_load import node_members
 from simulator.program.job import Job
 from simulator.program.micro_batch import MicroBatch
-from simulator.program.network import scale_up_domain
 from simulator.program.optimizer import Optimizer
 from simulator.program.trained import Trained
 from simulator.program.zero1_overlap import DistributedOptimizer
@@ -70,9 +68,8 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     problems = refused or [
         *_problems(scenario, architecture),
         *attention_problems(scenario, architecture, cluster.accelerator),
-        *_exchange_problems(scenario, architecture, scale_up_domain(cluster)),
+        *exchange_problems(scenario, architecture, cluster),
         *exchange_part_problems(scenario),
-        *_one_sided_problems(scenario, cluster),
         *_accumulation_problems(scenario, architecture),
         *float8_problems(scenario, architecture, cluster.accelerator),
         *core_problems(
@@ -100,7 +97,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         etp=split.etp,
         megatron=megatron,
     )
-    if problems := list(_too_many_tokens(training.exchange, workload.sent_tokens)):
+    if problems := list(too_many_tokens(training.exchange, workload.sent_tokens)):
         raise Refused(problems)
     routing = _routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators)
     batches = tuple(_micro_batches(scenario, architecture, mesh, routing))
@@ -113,7 +110,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         trained=_trained(training),
         optimizer=_optimizer(training),
         zero=training.zero,
-        schedule=schedule_of(scenario),
+        schedule=schedule_of(training.pipeline_schedule, split.virtual_pipeline, overlaps=training.overlap_exchanges),
         pipeline=pipeline_of(scenario),
         weaves=training.overlap_exchanges,
         fills=training.delay_weight_gradients,
@@ -140,48 +137,11 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     return job
 
 
-def _exchange_problems(scenario: Scenario, architecture: Architecture, domain: int) -> Iterator[str]:
-    way, split = scenario.training.exchange, scenario.parallel
-    if way == "all_to_all":
-        return
-    parts = [layer.feed_forward for layer in architecture.moe_layers()]
-    if any(isinstance(part, MixtureOfExperts) and part.zero_experts for part in parts):
-        yield f"training.exchange: found {way}, and some experts return their input unsent; allowed: all_to_all"
-    group = split.ep * split.etp
-    if not node_members(Mesh(dp_shard=group, ep=split.ep, etp=split.etp), domain):
-        yield (
-            f"training.exchange: found {way}, but ep {split.ep} x etp {split.etp} = {group} ranks lie unevenly in "
-            f"domains of {domain} accelerators; allowed: all_to_all, or a divisor or multiple of {domain}"
-        )
-
-
 def _accumulation_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     if not scenario.training.megatron.gradient_accumulation_fusion and any(True for _ in architecture.moe_layers()):
         yield (
             "training.megatron.gradient_accumulation_fusion: tensors of experts' gradients beside the buffer are not "
             "simulated; allowed with experts: true"
-        )
-
-
-def _one_sided_problems(scenario: Scenario, cluster: Cluster) -> Iterator[str]:
-    way, split = scenario.training.exchange, scenario.parallel
-    if not exchanges()[way].one_sided or split.ep * split.etp <= scale_up_domain(cluster):
-        return
-    if not scenario.cluster.gpu_direct:
-        yield f"training.exchange: found {way}, whose ports write into accelerators, but cluster.gpu_direct is off"
-    if cluster.node.nic is None or cluster.node.nic.one_sided is None:
-        yield (
-            f"training.exchange: found {way}, but what ports of {cluster.node.name} attain so is not known (its file "
-            "has no nic.one_sided); allowed: all_to_all, deduplicated, hierarchical"
-        )
-
-
-def _too_many_tokens(way: str, tokens: int) -> Iterator[str]:
-    most = exchanges()[way].most_tokens
-    if most is not None and tokens > most:
-        yield (
-            f"training.exchange: found {way}, but each rank brings {tokens:,} tokens to a micro-batch's experts, and "
-            f"its kernels count to {most:,}; nearest valid: {most:,} tokens, or all_to_all, deduplicated, hierarchical"
         )
 
 
@@ -321,6 +281,7 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     way = scenario.training.context_parallel
     told = context_problems(architecture, way, split.tp, split.cp)
     yield from (f"training.context_parallel: {problem}" for problem in told)
+    yield from _idle_settings(scenario)
     yield from pipeline_problems(scenario, len(architecture.layers))
     training = scenario.training
     longest = architecture.max_positions
@@ -330,6 +291,16 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from sharding_problems(scenario)
     yield from offload_problems(scenario)
     yield from swap_problems(scenario, architecture)
+
+
+def _idle_settings(scenario: Scenario) -> Iterator[str]:
+    """Ways of splitting along an axis that has one rank."""
+    split, training = scenario.parallel, scenario.training
+    if split.cp == 1 and training.context_parallel != "all_gather":
+        found = training.context_parallel
+        yield f"training.context_parallel: found {found}, but cp is 1, no sequence is cut; leave it out, or cp above 1"
+    if split.tp == 1 and not training.sequence_parallel:
+        yield "training.sequence_parallel: found false, but tp is 1 and no layer is split; leave it out, or tp above 1"
 
 
 def _sequence_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:

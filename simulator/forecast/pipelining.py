@@ -11,14 +11,13 @@ _LATER_WEIGHTS = ("zb_h1", "dualpipe")
 """Schedules that put off gradients of weights."""
 
 
-def schedule_of(scenario: Scenario) -> str:
+def schedule_of(asked: str, virtual_pipeline: int, *, overlaps: bool) -> str:
     """The file of `schedules/` that it runs: 1F1B over several virtual stages is interleaved, or combined in pairs."""
-    asked = scenario.training.pipeline_schedule
     if asked != "1f1b":
         return asked
-    if scenario.training.overlap_exchanges:
+    if overlaps:
         return "combined"
-    return "interleaved" if scenario.parallel.virtual_pipeline > 1 else asked
+    return "interleaved" if virtual_pipeline > 1 else asked
 
 
 def pipeline_of(scenario: Scenario) -> Pipeline:
@@ -93,6 +92,10 @@ def _overlap_problems(scenario: Scenario, asked: str) -> Iterator[str]:
         yield f"{where}, and {asked} has no pairs of passes; allowed: pipeline_schedule 1f1b or dualpipe"
     elif asked == "1f1b" and split.pp > 1 and split.virtual_pipeline == 1:
         yield f"{where}, and pairs of unlike micro-batches need virtual stages; allowed: virtual_pipeline above 1"
+    ranks = split.dp_replicate * split.dp_shard * training.micro_batch_sequences
+    if split.pp == 1 and training.global_batch_sequences == ranks:
+        near = 2 * ranks
+        yield f"{where}, but a step of {ranks} sequences is one micro-batch, which has no pair; nearest: {near}"
     if training.offload.activations:
         yield f"{where}, and copies of activations beside it are not simulated; allowed: no offload"
 

@@ -36,8 +36,9 @@ COLUMNS = {
     "usd_per_1m_tokens": "number",
     "accelerators": "number",
     "time": "text",
+    "campaign": "text",
 }
-"""Names and types; *settings* and *time* are JSON objects."""
+"""Names and types; *settings*, *time* and *campaign* are JSON, the last one null without a campaign."""
 _DECIDING = ("engine", "forecast", "hardware", "model", "parallel", "program", "routing", "units.py")
 """Parts of the package that decide a forecast."""
 
@@ -113,6 +114,7 @@ def summary_row(case: Case, summary: dict[str, Any]) -> Row:
         "usd_per_1m_tokens": summary["cost"]["usd_per_1m_tokens"],
         "accelerators": float(summary["engine"]["ranks"]),
         "time": json.dumps(summary["time"]),
+        "campaign": json.dumps(summary.get("campaign")),
     }
 
 

@@ -6,15 +6,17 @@ any message attains, and latency is left out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from simulator.hardware.cluster import Cluster
 from simulator.parallel.mesh import Mesh
 from simulator.planner.rings import fastest
-from simulator.program.expert_load import node_members, wire_rows
+from simulator.program.exchanges import Mix, exchanges
+from simulator.program.expert_load import node_members
 from simulator.program.network import scale_up_domain
-from simulator.routing.coverage import Choice
 
 
 class Exchange:
@@ -39,28 +41,28 @@ class Exchange:
                 self._crossing.append((number, crossing.astype(float), fastest(cluster, level, "all_to_all")))
             nearer = nearer | together
 
-    def busy_s(
-        self, rows: npt.NDArray[np.int64], choice: Choice, destinations: npt.NDArray[np.int64] | None = None
-    ) -> npt.NDArray[np.float64]:
+    def busy_s(self, rows: npt.NDArray[np.int64], mixes: Callable[[int], list[Mix]]) -> npt.NDArray[np.float64]:
         """Time of the busiest port at each level, [levels, layers], in one exchange of each layer, a byte of a row.
 
-        *rows* [layers, ranks, experts on the rank] are computed in all; a token's *choice*, or the *destinations*
-        [layers, tokens, top_k] of recorded ones, say for whom.
+        *rows* [layers, ranks, experts on the rank] are computed in all; *mixes* tells what tokens of each layer want of
+        a group with so many ranks in each node.
         """
         busy = np.zeros((self._levels, len(rows)))
         if not self._crossing:
             return busy
-        picked = [None] * len(rows) if destinations is None else list(destinations)
-        sent = np.stack(
-            [
-                wire_rows(layer, self._mesh, self._way, choice, self._domain, chosen)
-                for layer, chosen in zip(rows, picked, strict=True)
-            ]
-        )
+        sent = self._sent(rows, mixes)
         for level, crossing, bytes_per_s in self._crossing:
-            over = sent * crossing
-            busy[level] = np.maximum(over.sum(axis=2), over.sum(axis=1)).max(axis=1) / bytes_per_s
+            out, into = (np.einsum(f"lij,ij->l{end}", sent, crossing) for end in "ij")
+            busy[level] = np.maximum(out, into).max(axis=1) / bytes_per_s
         return busy
+
+    def _sent(self, rows: npt.NDArray[np.int64], mixes: Callable[[int], list[Mix]]) -> npt.NDArray[np.float64]:
+        """Rows from each rank to each rank, [layers, ranks, ranks]."""
+        if self._way == "all_to_all":
+            ranks = self._mesh.ep
+            return np.broadcast_to(rows.sum(axis=2)[:, None] / ranks, (len(rows), ranks, ranks))
+        way, members = exchanges()[self._way], node_members(self._mesh, self._domain)
+        return np.stack([way.sent(mix) for mix in mixes(members)])
 
 
 def aligned(group: int, domain_sizes: list[int]) -> bool:

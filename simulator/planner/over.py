@@ -94,5 +94,5 @@ def _case(name: str, changes: Sequence[str], settings: dict[str, str], version: 
 
 def _listed(row: Row) -> dict[str, Any]:
     """A row as the JSON answer gives it."""
-    parsed = {name: json.loads(row[name]) for name in ("settings", "time") if row[name] is not None}
+    parsed = {name: json.loads(row[name]) for name in ("settings", "time", "campaign") if row[name]}
     return {name: value for name, value in row.items() if name != "key"} | parsed

@@ -26,8 +26,8 @@ class Passes:
     """Bytes kept for backward on each expert-parallel rank, [layers, ranks]."""
     restored: Amounts
     """Bytes that are there again before the layer's backward pass begins, [layers, ranks]."""
-    busy: Amounts
-    """Seconds for which exchanges of all passes keep the ports of each level busy, [levels, layers]."""
+    row_bytes: Amounts
+    """Bytes of a row in all exchanges of the forward pass, the backward pass, and what runs again, [3, layers]."""
 
     def where(self, chosen: npt.NDArray[np.bool_], other: Passes) -> Passes:
         """These where a layer is *chosen*, else those of *other*."""

@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.forecast.assembly import TENSOR_BY_TENSOR, assemble_job
 from simulator.forecast.errors import Refused
 from simulator.forecast.fitting import changed
 from simulator.forecast.image_batches import ImageBatches
-from simulator.forecast.offloading import offload_of
-from simulator.forecast.scenario import Scenario, Swap, Training
+from simulator.forecast.scenario import Scenario, Swap
 from simulator.planner.bounds import TERMS, Bound, Bounds
+from simulator.planner.candidates import candidates, for_any_sharding, job_of_any_split, settings_of
 from simulator.planner.case import Case, Row, data_version, make_case
 from simulator.planner.expert_rows import ExpertRows
 from simulator.planner.pareto import front
-from simulator.planner.splits import RECOMPUTE, Splits, enumerate_splits
+from simulator.planner.splits import NO_OVERLAP, RECOMPUTE, SCHEDULES, WAYS, Splits
 from simulator.planner.store import Store
 from simulator.planner.sweep import Heard, run_cases
 from simulator.planner.workers import Workers
@@ -136,24 +135,12 @@ def explore(
 
 def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], Case]]:
     """All candidates with their bounds, and what makes a case of one of them."""
-    scenario = _for_any_sharding(scenario)
-    training = scenario.training
-    whole = {"parallel": {"dp_shard": scenario.cluster.accelerators}, "training.micro_batch_sequences": 1}
-    if training.swap != Swap():
+    if scenario.training.swap != Swap():
         raise Refused(
             ["training.swap: bounds of splits do not know what it saves; leave it out, and try it on the best"]
         )
-    job = assemble_job(changed(scenario, whole), folder)
-    splits = enumerate_splits(
-        job.architecture,
-        job.cluster,
-        sequence_length=training.sequence_length,
-        global_batch_sequences=training.global_batch_sequences,
-        packed=training.document_length is not None,
-        context=training.context_parallel,
-        zeros=_zeros(training),
-        own=job.recompute,
-    )
+    scenario = for_any_sharding(scenario)
+    job = job_of_any_split(scenario, folder)
     if len(job.micro_batches) > 1 or job.micro_batches[0].lengths:
         raise Refused(
             [
@@ -161,39 +148,17 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
                 "routing.drift_between and W4_source_ragged, or try splits one by one with `rackcast compare --over`"
             ]
         )
+    splits = candidates(scenario, job)
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None
-    bound = Bounds(job, experts, training.global_batch_sequences, images).of(splits)
+    bound = Bounds(job, experts, scenario.training.global_batch_sequences, images).of(splits)
     version = data_version(folder)
 
     def case(number: int) -> Case:
-        settings = splits.split(number).settings()
+        settings = settings_of(splits.split(number), scenario.training)
         return make_case(changed(scenario, settings), folder, settings, version, if_it_fits=True)
 
     return Search(splits, bound, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute)), case
-
-
-def _for_any_sharding(scenario: Scenario) -> Scenario:
-    """*scenario* without what it says of one way of data parallelism: splits say that themselves, unless settings go
-    with one way alone.
-    """
-    content = scenario.model_dump(exclude_unset=True)
-    for name in ("ddp", "deepspeed", *(() if _keeps_way(scenario.training) else ("zero",))):
-        content["training"].pop(name, None)
-    return Scenario.model_validate(content)
-
-
-def _keeps_way(training: Training) -> bool:
-    """Whether settings go with the way of sharding that they were said for: what is on the host, and Megatron-LM's."""
-    return bool(offload_of(training).updated_on_host) or "megatron" in training.model_fields_set
-
-
-def _zeros(training: Training) -> tuple[int, ...]:
-    """Ways of sharding that go with the optimizer, what is kept between forward and backward, and what the host has."""
-    if _keeps_way(training):
-        return (training.zero,)
-    only_fsdp = training.optimizer.name in TENSOR_BY_TENSOR or not isinstance(training.fsdp.reshard_after_forward, bool)
-    return (3,) if only_fsdp else (3, 1)
 
 
 def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
@@ -229,7 +194,7 @@ def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
 
 
 def _simulated(search: Search, number: int, pareto: set[int]) -> dict[str, Any]:
-    row, split = search.rows[number], search.splits.split(number)
+    row = search.rows[number]
     best = search.rows[search.winner] if search.winner is not None else None
     return {
         **_said(search, number),
@@ -240,7 +205,6 @@ def _simulated(search: Search, number: int, pareto: set[int]) -> dict[str, Any]:
         "pareto": number in pareto,
         "loses_by": _loses_by(row, best, search.capacity_bytes),
         "error": row["error"],
-        "micro_batch_sequences": split.micro_batch_sequences,
     }
 
 
@@ -266,6 +230,10 @@ def _said(search: Search, number: int) -> dict[str, Any]:
         "zero": split.zero,
         "recompute": (*RECOMPUTE, search.own_recompute)[split.recompute],
         "micro_batch_sequences": split.micro_batch_sequences,
+        "pipeline_schedule": SCHEDULES[split.schedule],
+        "virtual_pipeline": split.virtual_pipeline,
+        "overlap_exchanges": split.overlap != NO_OVERLAP,
+        "exchange": WAYS[split.exchange],
         "step_time_at_least_s": float(search.bound.step_s[number]),
         "peak_at_least_bytes": float(search.bound.peak_bytes[number]),
     }

@@ -1,4 +1,4 @@
-"""The routed operators of some layers, added up in forward order.
+"""The routed operators of some layers, added up in forward order; exchanges are counted in bytes of a row.
 
 Between two exchanges every rank of the group waits for the slowest. Before the first and after the last, where ranks
 go on from layer to layer without waiting, the mean rank is what all of them take at least. What runs again without an
@@ -10,17 +10,17 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.engine.task import Quantity
-from simulator.planner.passes import COMPUTE, EXCHANGE, PARTS, TENSOR, Amounts, Passes
+from simulator.planner.passes import COMPUTE, PARTS, TENSOR, Amounts, Passes
 from simulator.program.costs import Priced
 from simulator.program.step import Step
 
 
 class RoutedStretch:
-    """Of *layers* layers on *ranks* ranks over *levels* levels of the fabric."""
+    """Of *layers* layers on *ranks* ranks."""
 
-    def __init__(self, layers: int, ranks: int, levels: int) -> None:
+    def __init__(self, layers: int, ranks: int) -> None:
         self._shape = layers, ranks
-        self._busy = np.zeros((levels, layers))
+        self._row_bytes = np.zeros(3)
         self._saved, self._restored = np.zeros(self._shape), np.zeros(self._shape)
         self._work = [np.zeros((2, *self._shape))]
         self._again = [np.zeros(self._shape)]
@@ -46,26 +46,22 @@ class RoutedStretch:
         """Copy a result that ran again."""
         self._again[-1] += self._seconds(step.forward)
 
-    def exchange(self, busy_s: Amounts, *, again: bool, hidden: bool = False) -> None:
-        """An exchange that keeps each level's ports busy, as long on the way back, and *again* where it is repeated.
-
-        *hidden*: compute may go on beside it.
-        """
-        self._busy += busy_s * (2 + again)
-        if not hidden:
-            self._moved[: 2 + again, EXCHANGE] += busy_s.max(axis=0)
+    def exchange(self, row_bytes: float, *, again: bool) -> None:
+        """An exchange of rows of so many bytes, as many on the way back, and *again* where it is repeated."""
+        self._row_bytes[: 2 + again] += row_bytes
         self._work.append(np.zeros((2, *self._shape)))
         if again:
             self._again.append(np.zeros(self._shape))
 
     def passes(self) -> Passes:
-        """All of it."""
+        """All of it; of exchanges bytes alone."""
         forward, backward, again = self._moved.copy()
         forward[COMPUTE] = self._waited([work[0] for work in self._work])
         backward[COMPUTE] = self._waited([work[1] for work in self._work])
         alone = len(self._again) == 1
         again[COMPUTE] = self._again[0].min(axis=1) if alone else self._waited(self._again)
-        return Passes(forward, backward, again, self._saved, self._restored, self._busy)
+        row_bytes = np.repeat(self._row_bytes[:, None], self._shape[0], axis=1)
+        return Passes(forward, backward, again, self._saved, self._restored, row_bytes)
 
     def _seconds(self, priced: Priced) -> Amounts:
         return self._spread(priced.duration_ns / 1e9)

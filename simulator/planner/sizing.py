@@ -6,6 +6,7 @@ not planned; nor is a larger one that cannot be cheaper than what was found.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from simulator.documents import InvalidDocument
 from simulator.forecast.campaign import usd_per_hour
 from simulator.forecast.errors import Refused
 from simulator.forecast.fitting import changed
-from simulator.forecast.forecast import forecast
 from simulator.forecast.scenario import Campaign, Scenario
 from simulator.hardware.library import load_node
 from simulator.planner.plan import MOST_SIMULATED, Search, answer, explore, prepare
@@ -53,7 +53,7 @@ def size(
             found.append(_without(accelerators, *reason))
             continue
         explore(search, case, store, workers, most=most, hear=hear)
-        found.append(_planned(sized, folder, search, store))
+        found.append(_planned(sized, search, store))
     if all(one["verdict"] == "not possible" for one in found):
         raise Refused([f"{one['accelerators']:,} cards: {one['reason']}" for one in found])
     meeting = [one for one in found if one["verdict"] == "meets"]
@@ -102,13 +102,12 @@ def _cheapest(found: list[dict[str, Any]]) -> float | None:
     return min((one["usd"]["p50"] or 0.0 for one in found if one["verdict"] == "meets"), default=None)
 
 
-def _planned(scenario: Scenario, folder: Path, search: Search, store: Store) -> dict[str, Any]:
+def _planned(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
     """What the winner of *search* makes of the whole run."""
     accelerators = scenario.cluster.accelerators
     if search.winner is None:
         return _without(accelerators, "does not fit", "no split that was simulated fits")
-    settings = search.splits.split(search.winner).settings()
-    run = forecast(changed(scenario, settings), folder).summary["campaign"]
+    run = json.loads(search.rows[search.winner]["campaign"])
     plan = answer(scenario, search, store)
     return {
         "accelerators": accelerators,

@@ -1,8 +1,8 @@
 """Splits: every way to lay a job out on its cards that divides without remainder.
 
-A split is the seven degrees of the mesh and three settings that go with them: how data parallelism shards (ZeRO 3 or
-1), what backward recomputes, and how many sequences a micro-batch takes. Candidates are columns of numbers, so that
-bounds can be evaluated for all of them at once.
+A split is the seven degrees of the mesh and settings that go with them: how data parallelism shards (ZeRO 3 or 1), what
+backward recomputes, how many sequences a micro-batch takes, how passes follow each other in a pipeline, and how rows
+find their experts (`variants.py`). Candidates are columns of numbers, so that bounds can be evaluated for all at once.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from simulator.model.context import context_problems
 from simulator.model.operator import Context
 from simulator.model.recompute import NOTHING, WHOLE, Recompute, needs_local_keys
 from simulator.model.split import split_problems
+from simulator.program.exchanges import exchanges
 
 Column = npt.NDArray[np.int64]
 SEQUENCES_AT_ONCE = (1, 2, 4)
@@ -29,11 +30,17 @@ SHORTEST_PIECE = 1024
 RECOMPUTE = ("none", "full")
 OWN = len(RECOMPUTE)
 """The recomputation that the scenario asks for, where that is neither."""
+SCHEDULES = ("1f1b", "zb_h1", "dualpipe", "gpipe")
+WAYS = tuple(exchanges())
+NO_OVERLAP, OVERLAP, OVERLAP_WEIGHTS = range(3)
+"""Exchanges exposed; beside the other pass of a pair; gradients of weights beside them, too."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Split:
-    """One candidate. *recompute* counts in `RECOMPUTE`, and `OWN` is one more."""
+    """One candidate. *recompute* counts in `RECOMPUTE`, and `OWN` is one more; *schedule* in `SCHEDULES`, *exchange* in
+    `WAYS`.
+    """
 
     dp_replicate: int
     dp_shard: int
@@ -45,6 +52,10 @@ class Split:
     zero: int
     recompute: int
     micro_batch_sequences: int
+    schedule: int = 0
+    virtual_pipeline: int = 1
+    overlap: int = NO_OVERLAP
+    exchange: int = 0
 
     @property
     def degrees(self) -> dict[str, int]:
@@ -52,17 +63,25 @@ class Split:
         return {name: getattr(self, name) for name in DEGREES}
 
     def settings(self) -> dict[str, Any]:
-        """Values by path, as a scenario takes them."""
+        """Values by path, as a scenario takes them: those too that say how to do what this split does not do."""
         return {
-            "parallel": self.degrees,
+            "parallel": self.degrees | {"virtual_pipeline": self.virtual_pipeline},
             "training.zero": self.zero,
             **({"training.recompute": RECOMPUTE[self.recompute]} if self.recompute < OWN else {}),
             "training.micro_batch_sequences": self.micro_batch_sequences,
+            "training.pipeline_schedule": SCHEDULES[self.schedule],
+            "training.overlap_exchanges": self.overlap != NO_OVERLAP,
+            "training.delay_weight_gradients": self.overlap == OVERLAP_WEIGHTS,
+            "training.exchange": WAYS[self.exchange],
+            **({"training.context_parallel": "all_gather"} if self.cp == 1 else {}),
+            **({"training.sequence_parallel": True} if self.tp == 1 else {}),
         }
 
 
 NAMES = tuple(field.name for field in fields(Split))
 DEGREES = NAMES[:7]
+PLAIN = (SCHEDULES.index("1f1b"), 1, NO_OVERLAP, WAYS.index("all_to_all"))
+"""The last columns of a candidate before it is varied."""
 
 
 class Splits:
@@ -74,7 +93,8 @@ class Splits:
     @classmethod
     def of(cls, splits: list[Split]) -> Splits:
         """The columns of *splits*."""
-        return cls(np.array([[getattr(split, name) for name in NAMES] for split in splits], np.int64).reshape(-1, 10))
+        rows = [[getattr(split, name) for name in NAMES] for split in splits]
+        return cls(np.array(rows, np.int64).reshape(-1, len(NAMES)))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -86,6 +106,18 @@ class Splits:
     def split(self, number: int) -> Split:
         """The candidate in one row."""
         return Split(*(int(value) for value in self._rows[number]))
+
+    def set(self, **columns: int) -> Splits:
+        """The same candidates with some columns of one value each."""
+        rows = self._rows.copy()
+        for name, value in columns.items():
+            rows[:, NAMES.index(name)] = value
+        return Splits(rows)
+
+    @classmethod
+    def joined(cls, several: list[Splits]) -> Splits:
+        """All candidates of *several*, one after the other."""
+        return cls(np.concatenate([one._rows for one in several]))
 
     def only(self, chosen: npt.NDArray[Any]) -> Splits:
         """The candidates in some rows: numbers, or True for those to keep."""
@@ -131,7 +163,7 @@ def enumerate_splits(
                 sharded = dp_shard * cp > 1 or (experts > 0 and dp_shard * tp > ep * etp)
                 tried = zeros if sharded else zeros[-1:]
                 found += [
-                    (dp_replicate, dp_shard, tp, cp, pp, ep, etp, zero, recompute, size)
+                    (dp_replicate, dp_shard, tp, cp, pp, ep, etp, zero, recompute, size, *PLAIN)
                     for zero in tried
                     for recompute in _recomputations(architecture, own, context, cp, pp, zero)
                     for size in sizes

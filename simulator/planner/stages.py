@@ -1,4 +1,4 @@
-"""Sums over the layers of each pipeline stage, for tables of many splits."""
+"""Sums over the layers of each virtual stage of a pipeline, for tables of many splits."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.planner.passes import Passes
+from simulator.program.pipeline import Pipeline
 
 Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class StageSums:
-    """Of one micro-batch: seconds [splits, parts, stages], bytes [splits, stages], busy ports [splits, levels, stages].
-
-    The fullest rank of a stage tells its bytes.
-    """
+    """Of one micro-batch: seconds [splits, parts, stages], bytes [splits, stages] of a stage's fullest rank."""
 
     forward: Values
     backward: Values
@@ -25,20 +23,18 @@ class StageSums:
     saved: Values
     restored_last: Values
     """Of the stage's last layer alone."""
-    busy: Values
 
     def __getitem__(self, which: npt.NDArray[np.int64]) -> StageSums:
         """The rows that *which* names."""
         return StageSums(*(getattr(self, name)[which] for name in self.__slots__))
 
 
-def stage_edges(layers: int, stages: int, modules: int = 0) -> npt.NDArray[np.int64]:
-    """First layer of each stage, and one past the last: as even as can be, the first stages one more.
+def stage_edges(layers: int, pipeline: Pipeline, modules: int = 0) -> npt.NDArray[np.int64]:
+    """First layer of each virtual stage, and one past the last.
 
-    Prediction *modules* count as layers of the last stage.
+    Prediction *modules* count as layers of the last one.
     """
-    each, more = divmod(layers, stages)
-    edges = np.concatenate([[0], np.cumsum([each + (stage < more) for stage in range(stages)])]).astype(np.int64)
+    edges = np.array(pipeline.edges(layers), np.int64)
     edges[-1] += modules
     return edges
 
@@ -47,7 +43,7 @@ def stage_sums(passes: list[Passes], edges: npt.NDArray[np.int64]) -> StageSums:
     """Sums of each of *passes* over the stages between *edges*."""
 
     def summed(name: str) -> Values:
-        return np.stack([over_stages(getattr(one, name), edges) for one in passes])
+        return over_stages(np.stack([getattr(one, name) for one in passes]), edges)
 
     return StageSums(
         forward=summed("forward"),
@@ -55,7 +51,6 @@ def stage_sums(passes: list[Passes], edges: npt.NDArray[np.int64]) -> StageSums:
         again=summed("again"),
         saved=np.stack([over_stages(one.saved.T, edges).max(axis=0) for one in passes]),
         restored_last=np.stack([_restored_last(one, edges) for one in passes]),
-        busy=summed("busy"),
     )
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from simulator.engine.task import Quantity
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
-from simulator.program.exchanges import Way, exchanges, mix_of
+from simulator.program.exchanges import Way, exchanges, mixes_of
 from simulator.routing.coverage import Choice
 
 _ONE = Choice(1)
@@ -89,7 +89,8 @@ def wire_rows(
     """Rows that *exchange* carries from each ep rank (row) to each ep rank (column), arguments as above."""
     if exchange == "all_to_all" or mesh.ep == 1:
         return _each_by_itself(rows, mesh)
-    return exchanges()[exchange].sent(mix_of(rows, choice, node_members(mesh, domain), destinations))
+    known = None if destinations is None else destinations[None]
+    return exchanges()[exchange].sent(mixes_of(rows[None], choice, node_members(mesh, domain), known)[0])
 
 
 def _each_by_itself(rows: npt.NDArray[np.int64], mesh: Mesh) -> npt.NDArray[np.float64]:

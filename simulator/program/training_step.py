@@ -107,7 +107,11 @@ class _Stage:
         first: int | None = None
         for one in schedules()[job.schedule](self._number, job.mesh.pp, micro_batches, job.pipeline.chunks):
             begins = len(emitter.tasks)
+            # What the first of a pair waits for last is no matter of the second, whose tasks come before that.
+            waits = () if first is None else emitter.wait_instead()
             self._write(writer, one, beside=first is not None)
+            for position in waits:
+                emitter.await_(position)
             if first is not None:
                 emitter.reorder(first, woven(emitter.tasks, first, begins))
             first = begins if one.paired and job.weaves else None

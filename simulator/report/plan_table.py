@@ -59,7 +59,21 @@ def split_label(split: Mapping[str, Any]) -> str:
         words.append("recompute" if split["recompute"] == "full" else f"recompute {split['recompute']}")
     if split["micro_batch_sequences"] > 1:
         words.append(f"{split['micro_batch_sequences']} a micro-batch")
-    return ", ".join(words)
+    return ", ".join([*words, *_order_words(split)])
+
+
+def _order_words(split: Mapping[str, Any]) -> list[str]:
+    """Schedule and exchange, where they are not the plain ones."""
+    words = []
+    if split["virtual_pipeline"] > 1:
+        words.append(f"{split['virtual_pipeline']} virtual stages")
+    if split["pipeline_schedule"] != "1f1b":
+        words.append(split["pipeline_schedule"])
+    if split["exchange"] != "all_to_all":
+        words.append(f"{split['exchange']} exchange")
+    if split["overlap_exchanges"]:
+        words.append("exchanges overlapped")
+    return words
 
 
 def loss_label(loses_by: Mapping[str, Any] | None) -> str:
@@ -137,7 +151,8 @@ def _degrees(split: Mapping[str, Any]) -> str:
 
 def _settings(split: Mapping[str, Any]) -> str:
     again, size = {"none": "", "full": " R"}.get(split["recompute"], " r"), split["micro_batch_sequences"]
-    return f"Z{split['zero']}{again}" + (f" x{size}" if size > 1 else "")
+    short = f"Z{split['zero']}{again}" + (f" x{size}" if size > 1 else "")
+    return ", ".join([short, *_order_words(split)])
 
 
 def _time(split: Mapping[str, Any]) -> str:

@@ -32,20 +32,23 @@ class Choice:
 
 
 def reach(popularity: FloatArray, choice: Choice) -> FloatArray:
-    """The chance of each set, [sets], that a token has at least one of its experts; *popularity* is [sets, experts].
+    """The chance of each set that a token has at least one of its experts, [layers, sets]; *popularity* is
+    [layers, sets, experts].
 
     Sets hold all experts in order, each once; where some lie across groups, tokens are taken to choose freely. Raise
     :exc:`ValueError` when there are fewer experts than are chosen.
     """
-    if choice.top_k > popularity.size:
-        raise ValueError(f"top_k is {choice.top_k}, but there are {popularity.size} experts")
-    members, of_set = popularity.size // choice.groups, popularity.shape[1]
+    layers, sets, of_set = popularity.shape
+    experts = sets * of_set
+    if choice.top_k > experts:
+        raise ValueError(f"top_k is {choice.top_k}, but there are {experts} experts")
+    members = experts // choice.groups
     if choice.best >= choice.groups:
         return _reach_freely(popularity, choice.top_k)
     if members % of_set == 0:
         return _reach_within_groups(popularity, choice, members)
     if of_set % members == 0:
-        return np.full(len(popularity), _reach_of_groups(of_set // members, choice, members))
+        return np.full((layers, sets), _reach_of_groups(of_set // members, choice, members))
     return _reach_freely(popularity, choice.top_k)
 
 
@@ -61,14 +64,16 @@ def reach_of_tokens(destinations: IntArray, sets: int) -> FloatArray:
 
 def _reach_within_groups(popularity: FloatArray, choice: Choice, members: int) -> FloatArray:
     """Of sets that are parts of groups of so many *members*."""
-    grouped = popularity.reshape(choice.groups, members)
-    liked = np.minimum(choice.best * grouped.sum(axis=1) / grouped.sum(), 1.0)
+    layers, _, of_set = popularity.shape
+    grouped = popularity.reshape(layers, choice.groups, members)
+    liked = np.minimum(choice.best * grouped.sum(axis=2) / grouped.sum(axis=(1, 2))[:, None], 1.0)
     found = []
-    for number, group in enumerate(grouped):
-        others = np.sort(np.delete(grouped, number, axis=0), axis=1).mean(axis=0)
-        together = np.concatenate([group, *[others] * (choice.best - 1)]).reshape(-1, popularity.shape[1])
-        found.append(liked[number] * _reach_freely(together, choice.top_k)[: members // popularity.shape[1]])
-    return np.concatenate(found)
+    for number in range(choice.groups):
+        others = np.sort(np.delete(grouped, number, axis=1), axis=2).mean(axis=1)
+        together = np.concatenate([grouped[:, number], *[others] * (choice.best - 1)], axis=1)
+        reached = _reach_freely(together.reshape(layers, -1, of_set), choice.top_k)
+        found.append(liked[:, number, None] * reached[:, : members // of_set])
+    return np.concatenate(found, axis=1)
 
 
 def _reach_of_groups(held: int, choice: Choice, members: int) -> float:
@@ -82,24 +87,28 @@ def _reach_of_groups(held: int, choice: Choice, members: int) -> float:
 
 
 def _reach_freely(popularity: FloatArray, top_k: int) -> FloatArray:
-    chance = np.minimum(popularity * (top_k / popularity.sum()), 1.0)
-    inside = np.zeros((len(chance), top_k + 1))
-    inside[:, 0] = 1.0
-    for picked in chance.T[:, :, None]:
+    chance = np.minimum(popularity * (top_k / popularity.sum(axis=(1, 2)))[:, None, None], 1.0)
+    inside = np.zeros((*chance.shape[:2], top_k + 1))
+    inside[..., 0] = 1.0
+    for picked in np.moveaxis(chance, 2, 0)[..., None]:
         # Picked numbers of experts of a set: one expert more moves them up by one with its chance.
-        moved = np.concatenate([np.zeros((len(inside), 1)), inside[:, :-1]], axis=1)
-        inside = inside * (1.0 - picked) + moved * picked
+        moved = inside[..., :-1] * picked
+        inside *= 1.0 - picked
+        inside[..., 1:] += moved
     before = _running(inside)
-    behind = _running(inside[::-1])[::-1]
-    without = np.array([np.convolve(a, b)[top_k] for a, b in zip(before[:-1], behind[1:], strict=True)])
-    everything = np.convolve(before[-2], inside[-1])[top_k]
-    return np.asarray(1.0 - inside[:, 0] * without / everything)
+    behind = _running(inside[:, ::-1])[:, ::-1]
+    without = (before[:, :-1] * behind[:, 1:, ::-1]).sum(axis=2)
+    everything = (before[:, -2] * inside[:, -1, ::-1]).sum(axis=1)
+    return np.asarray(1.0 - inside[..., 0] * without / everything[:, None])
 
 
 def _running(inside: FloatArray) -> FloatArray:
-    """Numbers picked of the first 0, 1, 2... sets, [sets + 1, top_k + 1]."""
-    total = np.zeros((len(inside) + 1, inside.shape[1]))
-    total[0, 0] = 1.0
-    for number, one in enumerate(inside):
-        total[number + 1] = np.convolve(total[number], one)[: inside.shape[1]]
+    """Numbers picked of the first 0, 1, 2... sets, [layers, sets + 1, top_k + 1]."""
+    layers, sets, numbers = inside.shape
+    total = np.zeros((layers, sets + 1, numbers))
+    total[:, 0, 0] = 1.0
+    for number in range(sets):
+        for picked in range(numbers):
+            of_one = inside[:, number, picked, None]
+            total[:, number + 1, picked:] += of_one * total[:, number, : numbers - picked]
     return total

@@ -33,23 +33,30 @@ class Mix:
     """Chance that it has one in each node, [nodes]."""
 
 
-def mix_of(
+def mixes_of(
     rows: npt.NDArray[np.int64], choice: Choice, members: int, destinations: npt.NDArray[np.int64] | None = None
-) -> Mix:
-    """The mix behind *rows* [ep, experts on the rank] of an expert-parallel group with *members* ranks in each node.
+) -> list[Mix]:
+    """The mix of each layer behind *rows* [layers, ep, experts on the rank] of an expert-parallel group with *members*
+    ranks in each node.
 
-    *destinations* [tokens, top_k]: the rank of each expert of recorded tokens, -1 for none, where they are known.
+    *destinations* [layers, tokens, top_k]: the rank of each expert of recorded tokens, -1 for none, where they are
+    known.
     """
-    ranks, popularity = len(rows), rows.astype(np.float64)
-    tokens, wanted = rows.sum() / choice.top_k / ranks, popularity.sum(axis=1) / ranks
+    layers, ranks, popularity = *rows.shape[:2], rows.astype(np.float64)
+    tokens, wanted = rows.sum(axis=(1, 2)) / choice.top_k / ranks, popularity.sum(axis=2) / ranks
     if destinations is None:
-        reached, entered = reach(popularity, choice), reach(popularity.reshape(ranks // members, -1), choice)
+        nodes = popularity.reshape(layers, ranks // members, -1)
+        reached, entered = reach(popularity, choice), reach(nodes, choice)
     else:
         # A sample's tokens may reach a rank a little more often than all tokens want it.
-        reached = np.minimum(reach_of_tokens(destinations, ranks), wanted / tokens)
-        in_node = wanted.reshape(-1, members).sum(axis=1)
-        entered = np.minimum(reach_of_tokens(destinations // members, ranks // members), in_node / tokens)
-    return Mix(tokens, wanted, reached, entered)
+        in_node = wanted.reshape(layers, -1, members).sum(axis=2)
+        seen = np.stack([reach_of_tokens(one, ranks) for one in destinations])
+        seen_in_node = np.stack([reach_of_tokens(one // members, ranks // members) for one in destinations])
+        reached, entered = (
+            np.minimum(seen, wanted / tokens[:, None]),
+            np.minimum(seen_in_node, in_node / tokens[:, None]),
+        )
+    return [Mix(*of_layer) for of_layer in zip(tokens.tolist(), wanted, reached, entered, strict=True)]
 
 
 def no_buffer(_experts: int, _tokens: int, _row_bytes: float) -> float:

@@ -7,16 +7,15 @@ One more forward pass comes first, so that the two of a pair are of different mi
 from __future__ import annotations
 
 from simulator.program.schedules import Pass
-from simulator.program.schedules.interleaved import in_turn
+from simulator.program.schedules.interleaved import in_turn, warm_up
 
 NAME = "combined"
 
 
 def order(stage: int, stages: int, micro_batches: int, chunks: int) -> list[Pass]:
-    """Passes of *stage*: each forward pass that a backward pass follows runs together with it."""
+    """Passes of *stage*: each forward pass behind those that fill the pipeline runs together with a backward pass."""
     passes = in_turn(stage, stages, micro_batches, chunks, sooner=1)
-    behind = [*passes[1:], None]
+    alone = warm_up(stage, stages, chunks) + 1
     return [
-        one._replace(paired=one.direction == "forward" and after is not None and after.direction == "backward")
-        for one, after in zip(passes, behind, strict=True)
+        one._replace(paired=one.direction == "forward" and position >= alone) for position, one in enumerate(passes)
     ]

@@ -28,4 +28,9 @@ def in_turn(stage: int, stages: int, micro_batches: int, chunks: int, *, sooner:
     ]
     forward = [Pass("forward", m, chunk) for m, chunk in turns]
     backward = [Pass("backward", m, chunks - 1 - chunk) for m, chunk in turns]
-    return one_and_one(forward, backward, 2 * (stages - stage - 1) + (chunks - 1) * stages + sooner)
+    return one_and_one(forward, backward, warm_up(stage, stages, chunks) + sooner)
+
+
+def warm_up(stage: int, stages: int, chunks: int) -> int:
+    """Forward passes of *stage* before forward and backward passes come in turn."""
+    return 2 * (stages - stage - 1) + (chunks - 1) * stages

@@ -1,0 +1,216 @@
+"""What runs over routed rows in each layer, and how long exchanges of rows take at least, for a way to split them.
+
+Routed experts are priced on every expert-parallel rank; between two exchanges all wait for the slowest, so its time
+counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.model.architecture import Layer, MixtureOfExperts
+from simulator.model.operator import Operator
+from simulator.model.operators.layers import listed_operators
+from simulator.model.parameters import layer_parameters
+from simulator.model.recompute import Recompute
+from simulator.parallel.mesh import Mesh
+from simulator.planner.exchange import Exchange
+from simulator.planner.expert_rows import ExpertRows
+from simulator.planner.passes import PARTS, Passes
+from simulator.planner.places import places
+from simulator.planner.pricing import Pricing, is_loose, reruns
+from simulator.planner.routed_stretch import RoutedStretch
+from simulator.planner.splits import WAYS
+from simulator.planner.token_prices import TokenPrices, transfer_s
+from simulator.program.exchanges import Mix, mixes_of
+from simulator.program.expert_load import LayerLoad
+from simulator.program.step import EXCHANGES, Pricer, Step
+from simulator.routing.coverage import Choice
+
+Amounts = npt.NDArray[np.float64]
+_STEPS_REMEMBERED = 64
+"""Those of one kind of layer on one number of ranks, which all ways to recompute share."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Routed:
+    """A routed operator: whether what runs again passes it, runs it, or finds its result kept for that alone."""
+
+    operator: Operator
+    passed: bool
+    runs: bool
+    loose: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of layers by their *indices*, on *ep* ranks that send *tokens* tokens each."""
+
+    indices: tuple[int, ...]
+    tokens: int
+    ep: int
+    etp: int
+
+
+class RoutedPrices:
+    """Prices for splits; remembers what it has priced. *experts*: None for a model that has none."""
+
+    def __init__(self, pricing: Pricing, tokens: TokenPrices, experts: ExpertRows | None) -> None:
+        self._pricing = pricing
+        self._tokens = tokens
+        self._experts = experts
+        architecture = pricing.job.architecture
+        self._places = places(architecture)
+        self._place = {layer.index: number for number, place in enumerate(self._places) for layer in place.layers}
+        self._number = {layer.index: number for number, layer in enumerate(architecture.moe_layers())}
+        self.sent_tokens = cache(self._sent_tokens)
+        self._part = cache(self._lay_part)
+        self._priced = cache(self._price)
+        self._plan = cache(self._lay_plan)
+        self._pricer = cache(self._lay_pricer)
+        self._busy = cache(self._lay_busy)
+        self._mixes = cache(self._lay_mixes)
+        self._step = lru_cache(_STEPS_REMEMBERED)(self._price_step)
+
+    def passes(
+        self, edges: npt.NDArray[np.int64], tp: int, cp: int, sequences: int, ep: int, etp: int, recompute: int
+    ) -> Passes:
+        """Of all layers, for stages between *edges*; *recompute* counts as in a split."""
+        return self._pricing.by_layer(edges, lambda what: self._part(tp, cp, sequences, ep, etp, what), recompute)
+
+    def busy_s(self, tp: int, cp: int, sequences: int, ep: int, etp: int, way: int) -> Amounts:
+        """Seconds a byte of a row that an exchange keeps the busiest port of each level busy, [levels, layers]."""
+        return self._busy(self.sent_tokens(tp, cp, sequences), ep, etp, WAYS[way])
+
+    def _sent_tokens(self, tp: int, cp: int, sequences: int) -> int:
+        """Tokens that a rank sends to experts."""
+        return self._pricing.workload(tp, cp, 1, sequences).sent_tokens
+
+    def slots(self, tp: int, cp: int, sequences: int, ep: int) -> int:
+        """Experts that a rank holds, copies counted; 0 without experts."""
+        if self._experts is None:
+            return 0
+        return int(self._experts.outcome(ep, self.sent_tokens(tp, cp, sequences)).rows.shape[3])
+
+    def _lay_busy(self, tokens: int, ep: int, etp: int, way: str) -> Amounts:
+        job = self._pricing.job
+        busy = np.zeros((len(job.cluster.levels), len(self._places)))
+        if self._experts is None:
+            return busy
+        exchange = Exchange(job.cluster, Mesh(dp_shard=ep * etp, ep=ep, etp=etp), way)
+        alike: dict[MixtureOfExperts, list[int]] = {}
+        for layer in job.architecture.moe_layers():
+            assert isinstance(layer.feed_forward, MixtureOfExperts)
+            alike.setdefault(layer.feed_forward, []).append(layer.index)
+        for part, indices in alike.items():
+            at, rows = [self._place[index] for index in indices], _Rows(tuple(indices), tokens, ep, etp)
+            mixes = partial(self._mixes, replace(rows, etp=1), job.choice(part))
+            busy[:, at] = exchange.busy_s(self._rows(rows), mixes)
+        return busy
+
+    def _lay_mixes(self, on: _Rows, choice: Choice, members: int) -> list[Mix]:
+        """What tokens want of a group that has *members* ranks in each node."""
+        assert self._experts is not None
+        numbers, known = (
+            [self._number[index] for index in on.indices],
+            self._experts.outcome(on.ep, on.tokens).destinations,
+        )
+        return mixes_of(self._rows(on), choice, members, None if known is None else known[numbers])
+
+    def _lay_part(self, tp: int, cp: int, sequences: int, ep: int, etp: int, recompute: Recompute) -> Passes:
+        layers, tokens = len(self._places), self.sent_tokens(tp, cp, sequences)
+        whole = self._tokens.part(tp, cp, sequences, recompute).recomputes_routed
+        forward, backward, again = (np.zeros((len(PARTS), layers)) for _ in range(3))
+        saved, restored, row_bytes = np.zeros((layers, ep)), np.zeros((layers, ep)), np.zeros((3, layers))
+        alike: dict[tuple[Layer, bool], list[int]] = {}
+        for layer in self._pricing.job.architecture.moe_layers():
+            make = replace(layer, index=0, mixer=None, residual_blocks=0)
+            alike.setdefault((make, whole[self._place[layer.index]]), []).append(layer.index)
+        for (make, wholly), indices in alike.items():
+            routed, copies, early, keeps_input = self._plan(make, tp, cp, sequences, etp, recompute, ep > 1)
+            passes = self._priced(routed, copies, _Rows(tuple(indices), tokens, ep, etp), early and not wholly)
+            at = [self._place[index] for index in indices]
+            forward[:, at], backward[:, at], again[:, at] = passes.forward, passes.backward, passes.again
+            saved[at], row_bytes[:, at] = passes.saved, passes.row_bytes
+            restored[at] = passes.restored if keeps_input else 0.0
+        return Passes(forward, backward, again, saved, restored, row_bytes)
+
+    def _lay_plan(
+        self, make: Layer, tp: int, cp: int, sequences: int, etp: int, recompute: Recompute, exchanges: bool
+    ) -> tuple[tuple[_Routed, ...], tuple[Operator, ...], bool, bool]:
+        """Routed operators of a layer like *make*, copies of their results, whether running again stops early and
+        whether the layer's input is kept.
+        """
+        workload = self._pricing.workload(tp, cp, etp, sequences)
+        listed = listed_operators(self._pricing.job.architecture, make, workload)
+        present = [op for op in listed if exchanges or not op.expert_parallel_only]
+        plan = self._pricing.plan([present], recompute, exchanges=exchanges)
+        routed = tuple(
+            _Routed(op, plan.runs_again(n), reruns(plan, n), is_loose(plan, n))
+            for n, op in enumerate(plan.operators)
+            if op.rows == "routed"
+        )
+        copies = tuple(s.restore for s in plan.stretches if s.restore and s.restore.rows == "routed")
+        return routed, copies, plan.stops_early, plan.keeps_input
+
+    def _price(self, routed: tuple[_Routed, ...], copies: tuple[Operator, ...], on: _Rows, stops: bool) -> Passes:
+        """Passes of layers which share *routed* operators.
+
+        *stops*: running again ends before the last of them that keeps anything.
+        """
+        stretch = RoutedStretch(len(on.indices), on.ep)
+        keepers = [n for n, one in enumerate(routed) if one.operator.saved or one.operator.restored]
+        last = max(keepers, default=0) if stops else len(routed)
+        gathered = 1
+        for number, one in enumerate(routed):
+            operator, again = one.operator, one.runs and number < last
+            step = self._step(operator, on, gathered, one.passed)
+            stretch.operator(step, *self._moves_s(operator, on, gathered), again=again)
+            if one.loose and operator.name != "combine":
+                stretch.result(step)
+            if operator.name in EXCHANGES and on.ep > 1:
+                stretch.exchange(min(operator.payload_bytes, operator.backward_payload_bytes), again=again)
+            for asked in operator.forward_collectives:
+                if asked.axis == "etp":
+                    gathered = on.etp if asked.operation == "all_gather" else 1
+        for copy in copies:
+            stretch.copy(self._step(copy, on, 1, False))
+        return stretch.passes()
+
+    def _price_step(self, operator: Operator, on: _Rows, gathered: int, again: bool) -> Step:
+        """*operator* without its transfers, over rows that *gathered* ranks brought together."""
+        own = self._pricing.own(1, on.etp)
+        first = next(layer for layer in own.moe_layers() if layer.index == on.indices[0])
+        adapters = self._pricing.job.trained.adapters(layer_parameters(own, first))
+        rows = self._rows(on) * gathered
+        load = LayerLoad(rows.reshape(len(on.indices) * on.ep, -1), np.zeros((1, 1)), np.zeros((1, 1)), 0.0)
+        bare = replace(operator, forward_collectives=(), backward_collectives=())
+        return self._pricer(on.etp).step(bare, adapters, load, again=again)
+
+    def _moves_s(self, operator: Operator, on: _Rows, gathered: int) -> tuple[float, float]:
+        """Seconds of what its ranks gather and scatter, forward and backward: of rows, the fullest rank takes at least
+        as long as one of the mean rank's.
+        """
+        if not operator.forward_collectives and not operator.backward_collectives:
+            return 0.0, 0.0
+        network = self._pricing.network(Mesh(dp_shard=on.etp, etp=on.etp), on.etp)
+        mean = float(self._rows(on).mean(axis=(0, 1)).sum()) * gathered
+        forward, backward = (
+            sum(transfer_s(network.collective(asked, asked.bytes * mean)) for asked in collectives)
+            for collectives in (operator.forward_collectives, operator.backward_collectives)
+        )
+        return forward, backward
+
+    def _rows(self, on: _Rows) -> npt.NDArray[np.int64]:
+        """[layers, ranks, experts on the rank]."""
+        assert self._experts is not None
+        rows = self._experts.outcome(on.ep, on.tokens).rows[0]
+        return np.asarray(rows[[self._number[index] for index in on.indices]])
+
+    def _lay_pricer(self, etp: int) -> Pricer:
+        network = self._pricing.network(Mesh(dp_shard=etp, etp=etp), etp)
+        return self._pricing.pricer(self._pricing.workload(1, 1, etp, 1), network)
