@@ -82,7 +82,7 @@ def _room(scenario: Scenario, job: Job) -> Room:
         batch=training.global_batch_sequences,
         all_first=training.pipeline_schedule == "gpipe",
         later_weights=full,
-        mirrored=training.images is None and training.optimizer.name != "muon",
+        mirrored=not (training.images or training.optimizer.name == "muon" or training.megatron.overlap_grad_reduce),
         overlap=NO_OVERLAP if training.offload.activations else overlap,
         way=has_way,
     )
