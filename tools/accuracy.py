@@ -37,7 +37,7 @@ SOURCES = {
     "torchao": "torchao: Llama 3 8B and Llama 4 Scout, bf16 and fp8, on H100, B200 and MI300X",
     "torchtitan": "torchtitan: Llama 3.1 8B on 8 H100 held at 500 W, bf16 and fp8",
     "nemo": "NeMo 24.07: Llama 2 and 3 in fp8 on 8 H100",
-    "megatron": "Megatron-Bridge: Moonlight, Qwen3-30B and Llama 3 8B, bf16 and fp8, on H100, B200 and GB200",
+    "megatron": "Megatron-LM and its Bridge: GPT, Moonlight, Qwen3-30B and Llama 3 8B, bf16 and fp8, on A100 to GB300",
 }
 Row = dict[str, Any]
 
