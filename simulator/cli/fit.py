@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.cli.bar import progress
 from simulator.cli.guard import DOES_NOT_FIT, DONE, Answer, conclude
-from simulator.cli.guesses import tell_guesses
+from simulator.cli.guesses import tell_guesses, tell_idle
 from simulator.cli.options import AsJson, Changes, ScenarioName
 
 
@@ -26,4 +26,5 @@ def _answer(name: str, changes: list[str]) -> Answer:
     with placing(document), progress() as hear:
         result = fit_scenario(document.content, folder, hear)
     tell_guesses(document.content, folder)
+    tell_idle(document.content)
     return Answer(result, lambda: fit_table(result), DONE if result["fits"] else DOES_NOT_FIT)

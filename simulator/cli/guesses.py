@@ -1,4 +1,4 @@
-"""What of a scenario's model is only guessed at: said on standard error beside a forecast, never left unsaid."""
+"""What of a model is only guessed at, and what of a scenario changes nothing: said on standard error by a forecast."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ def tell_guesses(scenario: Scenario, folder: Path) -> None:
         say(f"model {scenario.model}: {sentence}")
     if architecture.unknown_fields:
         say(f"model {scenario.model}: nothing reads {', '.join(architecture.unknown_fields)}")
+
+
+def tell_idle(scenario: Scenario) -> None:
+    """Settings of *scenario* that change nothing of its forecast."""
+    from simulator.forecast.idle import idle_settings
+
+    for sentence in idle_settings(scenario):
+        say(sentence)

@@ -9,7 +9,7 @@ import typer
 
 from simulator.cli.bar import progress
 from simulator.cli.guard import Answer, conclude, say
-from simulator.cli.guesses import tell_guesses
+from simulator.cli.guesses import tell_guesses, tell_idle
 from simulator.cli.options import AsJson, Changes, ScenarioName
 
 
@@ -44,6 +44,7 @@ def _answer(name: str, changes: list[str], out: Path | None, fold: bool) -> Answ
     with placing(document), progress() as hear:
         result = forecast(document.content, folder, fold=fold, progress=hear)
     tell_guesses(document.content, folder)
+    tell_idle(document.content)
     files = write_all(result, out)
     say(f"wrote {', '.join(sorted(file.name for file in files))} into {out}")
     return Answer(result.summary, lambda: summary_table(result.summary))

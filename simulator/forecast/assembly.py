@@ -281,7 +281,6 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     way = scenario.training.context_parallel
     told = context_problems(architecture, way, split.tp, split.cp)
     yield from (f"training.context_parallel: {problem}" for problem in told)
-    yield from _idle_settings(scenario)
     yield from pipeline_problems(scenario, len(architecture.layers))
     training = scenario.training
     longest = architecture.max_positions
@@ -291,16 +290,6 @@ def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from sharding_problems(scenario)
     yield from offload_problems(scenario)
     yield from swap_problems(scenario, architecture)
-
-
-def _idle_settings(scenario: Scenario) -> Iterator[str]:
-    """Ways of splitting along an axis that has one rank."""
-    split, training = scenario.parallel, scenario.training
-    if split.cp == 1 and training.context_parallel != "all_gather":
-        found = training.context_parallel
-        yield f"training.context_parallel: found {found}, but cp is 1, no sequence is cut; leave it out, or cp above 1"
-    if split.tp == 1 and not training.sequence_parallel:
-        yield "training.sequence_parallel: found false, but tp is 1 and no layer is split; leave it out, or tp above 1"
 
 
 def _sequence_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:

@@ -73,8 +73,6 @@ class Split:
             "training.overlap_exchanges": self.overlap != NO_OVERLAP,
             "training.delay_weight_gradients": self.overlap == OVERLAP_WEIGHTS,
             "training.exchange": WAYS[self.exchange],
-            **({"training.context_parallel": "all_gather"} if self.cp == 1 else {}),
-            **({"training.sequence_parallel": True} if self.tp == 1 else {}),
         }
 
 
