@@ -16,6 +16,7 @@ from simulator.forecast.exchanging import exchange_problems, too_many_tokens
 from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
+from simulator.forecast.memory_nodes import memory_node_problems
 from simulator.forecast.offloading import core_problems, offload_of, offload_problems
 from simulator.forecast.packing import documents, packing_problems, sequence_lengths
 from simulator.forecast.pipelining import pipeline_of, pipeline_problems, schedule_of
@@ -27,6 +28,7 @@ from simulator.forecast.swapping import swap_of, swap_problems, swappable
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.degraded import degrade
 from simulator.hardware.library import build_cluster, load_fabric, load_node
+from simulator.hardware.pooled import pooled
 from simulator.hardware.staging import staged
 from simulator.model.architecture import Architecture
 from simulator.model.config import read_architecture
@@ -69,7 +71,6 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         *_problems(scenario, architecture),
         *attention_problems(scenario, architecture, cluster.accelerator),
         *exchange_problems(scenario, architecture, cluster),
-        *exchange_part_problems(scenario),
         *_accumulation_problems(scenario, architecture),
         *float8_problems(scenario, architecture, cluster.accelerator),
         *core_problems(
@@ -179,9 +180,13 @@ def _cluster(scenario: Scenario, folder: Path) -> Cluster:
     except ValueError as error:
         raise Refused([f"cluster.degraded.{error}"]) from None
     try:
-        return left if asked.gpu_direct else staged(left)
+        left = left if asked.gpu_direct else staged(left)
     except ValueError as error:
         raise Refused([f"cluster.gpu_direct: {error}"]) from None
+    try:
+        return pooled(left, asked.memory_nodes) if asked.memory_nodes else left
+    except ValueError as error:
+        raise Refused([f"cluster.memory_nodes: {error}"]) from None
 
 
 def _folding(mesh: Mesh, cluster: Cluster, batches: Iterable[MicroBatch]) -> Folding:
@@ -269,6 +274,8 @@ def _unless_alike(lengths: Lengths, training: Training) -> Lengths:
 
 def _problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     yield from _expert_problems(scenario, architecture)
+    yield from exchange_part_problems(scenario)
+    yield from memory_node_problems(scenario)
     yield from _lora_problems(scenario, architecture)
     yield from core_kernel_problems(scenario, architecture)
     yield from image_problems(scenario, architecture)

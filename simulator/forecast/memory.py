@@ -185,5 +185,5 @@ def _hottest(ledgers: Mapping[str, TierLedger]) -> int:
 
 def _capacities(cluster: Cluster) -> dict[str, float]:
     used = min(cluster.accelerators, cluster.node.accelerators)
-    shares = {tier: capacity / used for tier, capacity in shared_capacities(cluster.node).items()}
+    shares = {tier: capacity / used for tier, capacity in shared_capacities(cluster).items()}
     return {"hbm": cluster.accelerator.hbm_capacity_bytes, **shares}

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulator.engine.ledger import TierLedger
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.node import Node
+from simulator.hardware.pooled import memory_ratio
 from simulator.parallel.folding import Folding
 
 
@@ -42,9 +42,10 @@ class NodeMemory:
         }
 
 
-def shared_capacities(node: Node) -> dict[str, float]:
-    """Bytes of each tier that the cards of *node* share."""
-    capacities = {"ddr": node.ddr.capacity.value}
+def shared_capacities(cluster: Cluster) -> dict[str, float]:
+    """Bytes of each tier that the cards of a node share; of host memory, with their part of what others lend."""
+    node = cluster.node
+    capacities = {"ddr": node.ddr.capacity.value * memory_ratio(cluster)}
     if node.nvme is not None:
         capacities["nvme"] = node.nvme.capacity.value
     return capacities
@@ -55,7 +56,7 @@ def fullest_nodes(
 ) -> dict[str, NodeMemory]:
     """The fullest node of each shared tier that holds anything; *stages* are the ledgers of all pipeline stages."""
     found = {}
-    for tier, capacity in shared_capacities(cluster.node).items():
+    for tier, capacity in shared_capacities(cluster).items():
         held = np.concatenate([_of_ranks(ledgers.get(tier), folding) for ledgers in stages])
         if held.any():
             cards = min(len(held), cluster.node.accelerators)

@@ -41,6 +41,13 @@ class Cluster(Section):
     )
     accelerators: Degree = Field(description="Accelerators in use.")
     degraded: Degraded | None = Field(None, description="Present: the fabric is not whole.")
+    memory_nodes: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        0,
+        description=(
+            "Nodes of the super-node beside those in use that lend their host memory: cards load and store over the "
+            "scale-up links, and activations that are offloaded or swapped spread over it."
+        ),
+    )
     gpu_direct: bool = Field(
         True,
         description=(

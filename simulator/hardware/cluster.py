@@ -58,6 +58,8 @@ class Cluster:
     """Innermost first; only those that the count reaches. The last holds every accelerator."""
     staged: bool = False
     """Ports reach the host's memory only, see :mod:`.staging`."""
+    memory_nodes: int = 0
+    """Nodes of the super-node beside those in use that lend their host memory, see :mod:`.pooled`."""
 
     @property
     def nodes(self) -> int:

@@ -19,6 +19,7 @@ import numpy as np
 from simulator.engine.task import Allocation, Collective, Quantity
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.figure import Figure
+from simulator.hardware.pooled import LEVEL, memory_ratio, reached_bytes_per_s
 from simulator.program.network import Transfer
 
 COPY_OUT = "copy_out"
@@ -38,7 +39,9 @@ class HostMemory:
 
     def __init__(self, cluster: Cluster, behaviours: int) -> None:
         self._link = cluster.node.host_link
-        self._memory_bytes_per_s = cluster.node.ddr.bandwidth.value * cluster.node.ddr.share.value
+        self._ratio = memory_ratio(cluster)
+        self._reach_bytes_per_s = reached_bytes_per_s(cluster) if cluster.memory_nodes else np.inf
+        self._memory_bytes_per_s = cluster.node.ddr.bandwidth.value * cluster.node.ddr.share.value * self._ratio
         self._memory_grade = cluster.node.ddr.bandwidth.grade
         self._cards = min(cluster.accelerators, cluster.node.accelerators)
         self._core_bytes_per_s = cluster.node.cpu.core_bandwidth.value
@@ -64,12 +67,15 @@ class HostMemory:
 
     def _copy(self, kind: str, size: Quantity, copies: int, rate: Figure[float]) -> Transfer:
         moved = np.asarray(size, np.float64)
-        link_s, memory_s = moved / rate.value, self._memory_s(size)
+        link_s, memory_s = moved / (rate.value * self._ratio), self._memory_s(size)
+        reach_s = moved * (1.0 - 1.0 / self._ratio) / self._reach_bytes_per_s
         busy: dict[str, Quantity] = {f"host link {kind}": link_s, "host memory": memory_s}
         if self._link.both is not None:
-            busy["host link"] = moved / self._link.both.value
+            busy["host link"] = moved / (self._link.both.value * self._ratio)
+        if self._ratio > 1.0:
+            busy[LEVEL] = reach_s
         latency_s = np.where(moved > 0, copies * self._link.latency.value, 0.0)
-        seconds: Quantity = latency_s + np.maximum(link_s, memory_s)
+        seconds: Quantity = latency_s + np.maximum(np.maximum(link_s, memory_s), reach_s)
         return self._transfer(kind, _COPIES, size, seconds, busy, rate.grade)
 
     def _memory_s(self, traffic: Quantity) -> Quantity:
