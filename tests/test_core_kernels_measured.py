@@ -1,6 +1,6 @@
 """Cores of Kimi K3.1's mixers priced each way, beside what this project's kernels and PyTorch took on one H200.
 
-Timings are the medians in kernels-2026-11-30.json and kernels-2026-11-30b.json; those of the published chain are in
+Timings are the medians in kernels-2026-11-30.json, -30b.json and -30d.json; those of the published chain are in
 test_hardware_measured. Errors are stated as they are.
 """
 
@@ -87,6 +87,18 @@ def test_launches_and_memory_of_the_small_operators(tokens: int) -> None:
     assert held == pytest.approx(found["peak_bytes"], rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "forward_error", "backward_error"), [(1024, -0.07, 0.13), (8192, -0.07, 0.16), (32768, -0.07, 0.17)]
+)
+def test_the_published_chain_of_the_delta_rule_beside_our_own(
+    tokens: int, forward_error: float, backward_error: float
+) -> None:
+    found = row("kda chain", [tokens, 96, 128], "d")
+    forward, backward = passes("delta_rule", "partly_fused", tokens)
+    assert forward / found["forward_s"] - 1 == pytest.approx(forward_error, abs=0.015)
+    assert backward / found["backward_s"] - 1 == pytest.approx(backward_error, abs=0.015)
+
+
 @pytest.mark.parametrize("queries", [1024, 8192])
 def test_fused_sparse_attention(queries: int) -> None:
     found = row("sparse attention", [queries, 8192, 2048])
@@ -106,7 +118,7 @@ def test_small_operators_of_sparse_attention(queries: int, forward_error: float)
 
 @pytest.mark.parametrize("length", [4096, 8192, 16384, 32768, 65536])
 def test_the_fused_indexer(length: int) -> None:
-    found = row("dense and sparse", [length])["indexer_fp8_s"]
+    found = row("dense attention and the indexer", [length], "d")["indexer_fp8_s"]
     assert passes("index_topk", "fused", length)[0] == pytest.approx(found, rel=0.02)
 
 
