@@ -4,12 +4,13 @@ All heads share one key of *latent* + *rope* channels, of which the first *laten
 
     o(t, h) = sum over j of p(t, h, j) kv(index(t, j))[:latent],  p = softmax over j of scale q(t, h) . kv(index(t, j))
 
-Two kernels, each a matrix product whose next steps are on their way while one is multiplied. This one scores B keys of
-one query and writes the powers of two of all heads to memory; `kernels.sparse_sum` sums the values by them. Gathered
-keys are the rows of both, heads their columns, in two parts, so that 96 heads waste nothing and each kernel gathers a
-key once for all of them. Powers refer to the largest score of the query's first B keys, which others may exceed by as
-much as the type holds; keys that exceed it by more refer to their own largest. Queries are taken as many at a time as
-`kernels.sparse_tiles` has workspace for. An index of -1 is no key; a query with none gets zeros.
+Two matrix products, the next steps of each on their way while one is multiplied: this one scores B keys of one query
+and writes the powers of two of all heads to memory; `kernels.sparse_sum` sums the values by them. Gathered keys are the
+rows of both, heads their columns, in two parts, so that 96 heads waste nothing and each product gathers a key once for
+all of them. Powers refer to the largest score of the query's first B keys, which others may exceed by as much as the
+type holds; keys that exceed it by more refer to their own largest, and are brought to the query's largest between the
+two. Queries are taken as many at a time as `kernels.sparse_tiles` has workspace for. An index of -1 is no key; a query
+with none gets zeros. On a Hopper GPU `kernels.sparse_scores_hopper` scores 81 to 96 heads.
 
 Legend: T queries, H heads, J chosen keys, B keys of one program, C channels, D those of the latent, K those of one
 step, X and Y the two parts of a program's heads, W the heads of all programs, N = J / B.
@@ -21,8 +22,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.sparse_sum import mean_of_values
-from kernels.sparse_tiles import LOG2_E, Parts, batch, part_of_heads, parts, step
+from kernels.sparse_sum import weighted_sum
+from kernels.sparse_tiles import LOG2_E, SMALLEST_PART, Parts, batch, hopper, part_of_heads, parts, step
 
 KEYS = 128
 LAUNCH = {"num_warps": 4, "num_stages": 3}
@@ -73,11 +74,35 @@ def _powers(q_ptr, kv_ptr, index_ptr, power_ptr, largest_ptr, sum_ptr, H, W, pro
     _store_powers(y_BY * scale_log2, here_B1, power_ptr, largest_ptr, sum_ptr, at_B1, at, first, h_Y, EXCESS, FIRST)
 
 
+@triton.jit
+def _settle(power_ptr, largest_ptr, sum_ptr, per_ptr, lse_ptr, H, W, J: tl.constexpr, N: tl.constexpr,
+            G: tl.constexpr):  # fmt: skip
+    """Bring G heads' powers of one query to their largest reference, where another differs, and add their sums up."""
+    t, B = tl.program_id(0).to(tl.int64), J // N
+    h_G = tl.program_id(1) * G + tl.arange(0, G)
+    at_NG = t * N * W + (tl.arange(0, N) * W)[:, None] + h_G[None, :]
+    each_NG = tl.load(largest_ptr + at_NG)
+    largest_G = tl.max(each_NG, 0)
+    if tl.max(tl.where(each_NG < largest_G[None, :], 1, 0)) > 0:
+        for j in range(J):
+            below_G = tl.load(largest_ptr + (t * N + j // B) * W + h_G) - largest_G
+            at_G = power_ptr + (t * J + j) * W + h_G
+            tl.store(at_G, (tl.load(at_G) * tl.exp2(below_G)).to(power_ptr.dtype.element_ty))
+    sum_G = tl.sum(tl.load(sum_ptr + at_NG) * tl.exp2(each_NG - largest_G[None, :]), 0)
+    sum_G = tl.where(sum_G > 0, sum_G, 1.0)
+    tl.store(per_ptr + t * W + h_G, 1.0 / sum_G)
+    tl.store(lse_ptr + t * H + h_G, largest_G + tl.log2(sum_G), mask=h_G < H)
+
+
 def powers(
-    q_THC: torch.Tensor, kv_SC: torch.Tensor, index_TJ: torch.Tensor, heads: Parts, scale: float
+    q_THC: torch.Tensor, kv_SC: torch.Tensor, index_TJ: torch.Tensor, heads: Parts, latent: int, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(powers of two [T, J, W], their references and their sums, both [T, N, W])."""
     (T, H, C), J = q_THC.shape, index_TJ.shape[1]
+    if hopper(kv_SC, heads, latent):
+        from kernels.sparse_scores_hopper import powers as powers_on_hopper
+
+        return powers_on_hopper(q_THC, kv_SC, index_TJ, heads, scale)
     B, W = min(KEYS, J), heads.width
     power_TJW = q_THC.new_empty(T, J, W)
     largest_TNW, sum_TNW = q_THC.new_empty(2, T, J // B, W, dtype=torch.float32)
@@ -98,7 +123,11 @@ def sparse_forward(
     o_THD = q_THC.new_empty(T, H, latent)
     lse_TH = q_THC.new_empty(T, H, dtype=torch.float32)
     heads = parts(H)
-    rows = batch(heads, index_TJ.shape[1], 1, q_THC.element_size())
-    for q, index, o, lse in zip(*(x.split(rows) for x in (q_THC, index_TJ, o_THD, lse_TH)), strict=True):
-        mean_of_values(*powers(q, kv_SC, index, heads, scale), kv_SC, index, heads, o, lse)
+    per_TW = q_THC.new_empty(T, heads.width, dtype=torch.float32)
+    rows = batch(T, heads, index_TJ.shape[1], 1, q_THC.element_size())
+    for q, index, o, lse, per in zip(*(x.split(rows) for x in (q_THC, index_TJ, o_THD, lse_TH, per_TW)), strict=True):
+        power, largest, sums = powers(q, kv_SC, index, heads, latent, scale)
+        grid, sides = (len(q), heads.width // SMALLEST_PART), {"J": index.shape[1], "N": largest.shape[1]}
+        _settle[grid](power, largest, sums, per, lse, H, heads.width, **sides, G=SMALLEST_PART)
+        weighted_sum(power, kv_SC, index, heads, latent, o, per)
     return o_THD, lse_TH

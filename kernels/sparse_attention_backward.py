@@ -2,7 +2,8 @@
 
 Three kernels. This one scores B keys of one query again, multiplies them by the gradient of the output too, and writes
 the probabilities and the gradients of the scores of all heads to memory. `kernels.sparse_sum` sums the keys by the
-latter, which are the gradients of the query; `kernels.sparse_scatter` adds each query's share to those of its keys.
+latter, which are the gradients of the query; `kernels.sparse_scatter` adds each query's share to those of its keys. On
+a Hopper GPU `kernels.sparse_scores_hopper` scores 81 to 96 heads.
 
 Legend: T queries, H heads, J chosen keys, B keys of one program, C channels, D those of the latent, K those of one
 step, X and Y the two parts of a program's heads, W the heads of all programs.
@@ -16,8 +17,8 @@ import triton.language as tl
 
 from kernels.sparse_attention import sparse_forward
 from kernels.sparse_scatter import add_to_keys
-from kernels.sparse_sum import sum_of_keys
-from kernels.sparse_tiles import LOG2_E, Parts, batch, check, part_of_heads, parts, step
+from kernels.sparse_sum import weighted_sum
+from kernels.sparse_tiles import LOG2_E, Parts, batch, check, hopper, part_of_heads, parts, step
 
 KEYS = 64
 LAUNCH = {"num_warps": 4, "num_stages": 3}
@@ -88,6 +89,11 @@ def score_gradients(
     p_TJW, ds_TJW = q_THC.new_empty(2, T, J, heads.width)
     along_TH = torch.empty_like(lse_TH)
     _along[(T * H,)](o_THD, do_THD, along_TH, D=D)
+    if hopper(kv_SC, heads, D):
+        from kernels.sparse_scores_hopper import score_gradients as score_gradients_on_hopper
+
+        score_gradients_on_hopper(q_THC, kv_SC, index_TJ, do_THD, lse_TH, along_TH, heads, scale, p_TJW, ds_TJW)
+        return p_TJW, ds_TJW
     B = min(KEYS, J)
     tensors = (q_THC, kv_SC, index_TJ, do_THD, lse_TH, along_TH, p_TJW, ds_TJW)
     sides = {"J": J, "C": C, "D": D, "K": step(D), "R": C - D, "B": B, "X": heads.x, "Y": heads.y}
@@ -109,11 +115,11 @@ def gradients(
     heads = parts(q_THC.shape[1])
     dq_THC = torch.empty_like(q_THC)
     dkv_SC = torch.zeros_like(kv_SC, dtype=torch.float32)
-    rows = batch(heads, index_TJ.shape[1], 2, q_THC.element_size())
+    rows = batch(len(q_THC), heads, index_TJ.shape[1], 2, q_THC.element_size())
     each = zip(*(x.split(rows) for x in (q_THC, index_TJ, o_THD, lse_TH, do_THD, dq_THC)), strict=True)
     for q, index, o, lse, do, dq in each:
         p, ds = score_gradients(q, kv_SC, index, o, lse, do, heads, scale)
-        sum_of_keys(ds, kv_SC, index, heads, o.shape[2], dq)
+        weighted_sum(ds, kv_SC, index, heads, o.shape[2], dq)
         add_to_keys(p, ds, q, do, index, heads, dkv_SC)
     return dq_THC, dkv_SC.to(kv_SC.dtype)
 
@@ -137,7 +143,7 @@ def sparse_attention(
 ) -> torch.Tensor:
     """[T, H, latent]: attention of q [T, H, latent + rope] to the rows of *kv_SC* that int32 *index_TJ* names.
 
-    Differentiable in q and kv. Latent, rope and J are powers of two, 64, 16 and 16 at least on a GPU.
+    Differentiable in q and kv. Latent, rope and J are powers of two, 64, 16 and 128 at least on a GPU.
     """
     check(q_THC, kv_SC, index_TJ, latent)
     return _SparseAttention.apply(q_THC.contiguous(), kv_SC.contiguous(), index_TJ.contiguous(), latent, scale)

@@ -36,7 +36,7 @@ def distances(
     ours = [x.detach().clone().requires_grad_() for x in inputs]
     theirs = [x.detach().float().requires_grad_() for x in inputs]
     found, wanted = kernel(*ours), reference(*theirs)
-    gradient = drawn(*wanted.shape, seed=99)
+    gradient = drawn(*wanted.shape, seed=99).to(wanted.device)
     found.backward(gradient.to(found.dtype))
     wanted.backward(gradient)
     pairs = [(found, wanted), *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))]

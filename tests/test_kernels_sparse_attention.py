@@ -54,7 +54,7 @@ def test_queries_of_more_than_one_batch(monkeypatch: pytest.MonkeyPatch) -> None
     q, kv, index = drawn(5, 4, LATENT + ROPE), drawn(40, LATENT + ROPE, seed=1), chosen(5, 40, 32)
     at_once = sparse_attention.sparse_attention(q, kv, index, LATENT, SCALE)
     monkeypatch.setattr(sparse_tiles, "WORKSPACE_BYTES", 2 * 32 * sparse_tiles.parts(4).width * 4)
-    assert sparse_tiles.batch(sparse_tiles.parts(4), 32, 1, 4) == 2
+    assert sparse_tiles.batch(5, sparse_tiles.parts(4), 32, 1, 4) == 2
     assert torch.equal(sparse_attention.sparse_attention(q, kv, index, LATENT, SCALE), at_once)
 
 

@@ -1,6 +1,7 @@
 """Sparse attention over latents: each query reads its *top_k* chosen keys, shared by all heads.
 
-Fused: one kernel each way (`kernels/sparse_attention.py` and its backward pass). Partly fused: the published FlashMLA,
+Fused: `kernels/sparse_attention.py` and its backward pass, which take queries in batches whose weights of keys (two
+tensors backward) fit in 1 GiB; their few kernels were timed as one. Partly fused: the published FlashMLA,
 which pads heads to blocks of 64 and has no backward pass, so that the same one follows. Small operators: every query's
 keys gathered to memory, as `kernels/reference/sparse_attention.py` writes it.
 
@@ -12,6 +13,7 @@ does; gradients of the latents are summed in fp32 by atomics (models_and_formula
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from simulator.model.operator import Kernel, Operator, Saved, Workload
 from simulator.model.operators.attention_core import ATTENTION_STATISTICS
@@ -20,6 +22,9 @@ from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, pointw
 LATENT_OUTPUT = "latent_output"
 """Name of the saved tensor that the core returns."""
 _INDEX_BYTES = 4
+_BATCH_BYTES = 2**30
+_PART = 32
+_TILE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,21 @@ def sparse_attention(lane: Lane, workload: Workload, shape: SparseShape, *, keep
         saved=(*_saved(lane, shape, keeps_choice=keeps_choice), Saved(ATTENTION_STATISTICS, statistics)),
         makes=LATENT_OUTPUT,
         output_bytes=output,
-        backward_workspace_bytes=sums,
+        workspace_bytes=_weights(lane, shape, 1) if workload.core == "fused" else 0.0,
+        backward_workspace_bytes=sums + _weights(lane, shape, 2),
     )
+
+
+def _weights(lane: Lane, shape: SparseShape, tensors: int) -> float:
+    """Bytes of *tensors* of weights of a batch's keys and, forward, of the references and sums of their tiles.
+
+    Heads are padded to 32; batches are the fewest that fit, and alike (`kernels/sparse_tiles.py`).
+    """
+    width = -(-shape.heads // _PART) * _PART
+    a_query = tensors * shape.top_k * width * lane.element_bytes
+    batches = max(1, ceil(lane.count * a_query / _BATCH_BYTES))
+    references = 2 * shape.top_k / _TILE * width * FP32_BYTES if tensors == 1 else 0.0
+    return lane.count / batches * (a_query + references)
 
 
 def _choice(lane: Lane, shape: SparseShape) -> float:
