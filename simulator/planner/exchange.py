@@ -52,17 +52,22 @@ class Exchange:
             return busy
         sent = self._sent(rows, mixes)
         for level, crossing, bytes_per_s in self._crossing:
-            out, into = (np.einsum(f"lij,ij->l{end}", sent, crossing) for end in "ij")
+            if sent.shape[1] == 1:
+                out, into = sent[:, 0] @ crossing.T, sent[:, 0] * crossing.sum(axis=0)
+            else:
+                out, into = (np.einsum(f"lij,ij->l{end}", sent, crossing) for end in "ij")
             busy[level] = np.maximum(out, into).max(axis=1) / bytes_per_s
         return busy
 
     def _sent(self, rows: npt.NDArray[np.int64], mixes: Callable[[int], list[Mix]]) -> npt.NDArray[np.float64]:
-        """Rows from each rank to each rank, [layers, ranks, ranks]."""
+        """Rows from each rank to each rank, [layers, ranks, ranks]; [layers, 1, ranks] where all send the same."""
         if self._way == "all_to_all":
             ranks = self._mesh.ep
-            return np.broadcast_to(rows.sum(axis=2)[:, None] / ranks, (len(rows), ranks, ranks))
+            return np.asarray(rows.sum(axis=2)[:, None] / ranks)
         way, members = exchanges()[self._way], node_members(self._mesh, self._domain)
-        return np.stack([way.sent(mix) for mix in mixes(members)])
+        sent = [way.sent(mix) for mix in mixes(members)]
+        # A way gives a view of one row where all ranks send the same.
+        return np.stack([one[:1] if one.strides[0] == 0 else one for one in sent])
 
 
 def aligned(group: int, domain_sizes: list[int]) -> bool:
