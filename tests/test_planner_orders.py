@@ -10,7 +10,8 @@ def test_1f1b_holds_as_many_as_there_are_stages_to_the_end() -> None:
     order = Order.of(4, 1, SCHEDULES.index("1f1b"), NO_OVERLAP)
     assert order.alive(np.array([8, 2])).tolist() == [[[4], [3], [2], [1]], [[2], [2], [2], [1]]]
     assert order.ahead.tolist() == [0, 1, 2, 3]
-    assert order.returns and order.fullest_before_backward
+    assert order.returns
+    assert order.fullest_before_backward
 
 
 def test_gpipe_holds_all() -> None:
