@@ -57,7 +57,7 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         chance, overall = _share(drift["by_chance"]), _share(drift["first_to_last"])
         rows.insert(3, ("drift", f"{moved}, {chance} by chance; {overall} from first to last"))
     if pairs is not None:
-        rows.insert(-1, ("together", f"{_share(pairs)} of a token's pairs of experts are more than chance"))
+        rows.insert(-1, ("together", f"{_share(max(0.0, pairs))} of a token's pairs of experts are more than chance"))
     if top_k:
         ranks, nodes = summary["ranks_per_token"], summary["nodes_per_token"]
         rows.insert(-1, ("sent", f"to {ranks:.2f} ranks and {nodes:.2f} nodes a token"))
