@@ -61,7 +61,7 @@ def test_a_filled_pipeline_grows_by_whole_turns(small: Small) -> None:
     parts = [Part(program.tasks, job.folding.behaviours) for program in lowering.programs(75)]
     assert step.more > 0
     full_ns = max(recording.step_ns for recording in Simulation(*parts).run())
-    assert step.step_ns == pytest.approx(full_ns, rel=2e-5)
+    assert step.step_ns == pytest.approx(full_ns, rel=3e-5)
 
 
 def test_alike_sequences_are_one_micro_batch_again(small: Small) -> None:

@@ -130,7 +130,8 @@ def test_traffic_is_that_of_one_rank_and_not_of_a_rank_of_every_stage(small: Sma
 
     layer, head = 4 * 1024**2 + 3 * 1024 * 4096 + 2 * 1024, 2048 * 1024
     assert gathered(1) == (2 * 2 * 4 * layer + 2 * (2 * head + 1024)) * 3 / 4
-    assert gathered(4) == (2 * 2 * layer + 2 * (head + 1024)) * 3 / 4
+    # Beneath stages a backward pass gathers its layer, which stays for the next forward pass; the root is never freed.
+    assert gathered(4) == 2 * layer * 3 / 4
 
 
 def test_experts_are_numbered_through_the_stages(small: Small) -> None:

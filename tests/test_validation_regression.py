@@ -59,7 +59,7 @@ HELD = {
     ("torchtitan", THROUGHPUT): (5, 0.035, 0.205),
     ("torchtitan", RESERVED): (5, 0.033, 0.073),
     ("torchtune", THROUGHPUT): (2, 0.017, 0.018),
-    ("torchtune", ALLOCATED): (2, 0.022, 0.038),
+    ("torchtune", ALLOCATED): (2, 0.030, 0.038),
     ("vtrain", STEP): (36, 0.098, 0.351),
 }
 """(cases, median, worst) of the absolute errors of one figure of one source."""

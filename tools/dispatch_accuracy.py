@@ -97,7 +97,7 @@ def mix_of(asked: Asked) -> Mix:
     """What even routing reaches, kept within so many nodes where it is."""
     nodes = max(1, asked.ranks // NODE)
     choice = Choice(TOP_K, nodes, min(asked.nodes_a_token or nodes, nodes))
-    reached, entered = (reach(np.ones((sets, EXPERTS // sets)), choice) for sets in (asked.ranks, nodes))
+    reached, entered = (reach(np.ones((1, sets, EXPERTS // sets)), choice)[0] for sets in (asked.ranks, nodes))
     return Mix(asked.tokens, np.full(asked.ranks, asked.tokens * TOP_K / asked.ranks), reached, entered)
 
 

@@ -81,7 +81,7 @@ def _room(scenario: Scenario, job: Job) -> Room:
         layers=len(job.architecture.layers),
         batch=training.global_batch_sequences,
         all_first=training.pipeline_schedule == "gpipe",
-        later_weights=full,
+        later_weights=full and not training.offload.activations,
         mirrored=not (training.images or training.optimizer.name == "muon" or training.megatron.overlap_grad_reduce),
         overlap=NO_OVERLAP if training.offload.activations else overlap,
         way=has_way,

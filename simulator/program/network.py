@@ -325,7 +325,7 @@ class Network:
             collective=Collective(
                 communicator=axis,
                 groups=groups,
-                link_busy_ns=self._link_busy_ns(busy_s),
+                link_busy_ns=self._link_busy_ns(busy_s, ring=operation != "all_to_all"),
                 wire_bytes=np.asarray(sent_bytes, np.float64),
                 compute_taken=taken,
             ),
@@ -333,13 +333,14 @@ class Network:
             algorithms=() if algorithms is None else tuple(sorted(set(algorithms.tolist()))),
         )
 
-    def _link_busy_ns(self, busy_s: Amounts) -> dict[str, float]:
+    def _link_busy_ns(self, busy_s: Amounts, *, ring: bool = False) -> dict[str, float]:
         """Of each level's links, [levels, behaviours], and of the card's own, over which what leaves a node goes to its
         port or its host, as copies do.
         """
         levels = self._cluster.levels
         busy = {lv.name: float(busy_s[d].max() * 1e9) for d, lv in enumerate(levels) if busy_s[d].any()}
-        rates = np.array([lv.bandwidth_bytes_per_s * lv.share * (lv.kind not in SCALE_UP_KINDS) for lv in levels])
+        attained = [lv.bandwidth_bytes_per_s * (lv.ring_share if ring else lv.share) for lv in levels]
+        rates = np.where([lv.kind in SCALE_UP_KINDS for lv in levels], 0.0, attained)
         sent_bytes = float((busy_s * rates[:, None]).sum(axis=0).max())
         crossed = host_busy_s if self._cluster.staged else port_busy_s
         return busy | {link: s * 1e9 for link, s in crossed(self._cluster, sent_bytes).items() if s}

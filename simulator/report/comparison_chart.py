@@ -34,7 +34,7 @@ _COLOURS = {
 _OTHER = "#B4B9BD"
 _LEAST_SHARE = 0.005
 """Of the longest step, the part below which a kind of time has no entry in the legend."""
-_BETWEEN_GROUPS = 0.9
+_BETWEEN_GROUPS = 1.2
 _LONG_TITLE = 30
 """Characters of a variant's name that leave no room to set it against the slowest."""
 _MOST_NAMES = 2
@@ -127,8 +127,8 @@ def _draw_steps(axes: Axes, rows: list[Row], parts: list[str], places: list[floa
         group = _group(row, named)
         if group != before:
             # White behind a long one: it crosses the axis.
-            axes.text(-0.385, place - 0.87, group, fontsize=10, weight="bold", color=INK, va="center", transform=across,
-                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
+            axes.text(-0.385, place - 0.95, group, fontsize=10, weight="bold", color=INK, va="center", transform=across,
+                      bbox={"facecolor": "white", "edgecolor": "none", "pad": 0})  # fmt: skip
         before = group
     axes.set_xlim(0, 1.45 * longest)
     axes.set_xticks([])
