@@ -61,8 +61,9 @@ def comparison_chart(result: Mapping[str, Any]) -> Figure:
     steps, memory = figure.add_axes((0.2, 0.06, 0.5, 0.79)), figure.add_axes((0.735, 0.06, 0.24, 0.79))
     _draw_steps(steps, rows, parts, places)
     _draw_memory(memory, rows, places)
+    headed = any(_group(row, _several(rows)) for row in rows)
     for axes in (steps, memory):
-        top = places[0] - 0.6 - _BETWEEN_GROUPS
+        top = places[0] - 0.6 - (_BETWEEN_GROUPS if headed else 0)
         axes.set_ylim(max(places[-1] + 0.6, top + _FEWEST_PLACES), top)
         axes.spines[["right", "top", "bottom"]].set_visible(False)
         axes.spines["left"].set_color(FAINT)
