@@ -27,6 +27,7 @@ def test_sizes_between():
     assert powers(4, 8, quick=False, step=2) == (16, 32, 64, 128, 256)
     # sqrt(128 * 512) = 256; sqrt(16 * 128) = 45.3, the nearest multiple of 16 is 48
     assert closer((16, 128, 512), quick=False) == (16, 48, 128, 256, 512)
+    assert closer((2**22, 2**23), quick=False) == (2**22, 5_931_008, 2**23)
 
 
 def test_other_shapes_have_another_digest():

@@ -117,10 +117,14 @@ def powers(first: int, last: int, *, quick: bool, step: int = 1) -> tuple[int, .
 
 
 def closer(sizes: tuple[int, ...], *, quick: bool) -> tuple[int, ...]:
-    """*sizes*; without *quick* with one between each two, a multiple of 16 where they are."""
+    """*sizes*; without *quick* with one between each two, a multiple of 4096 or 16 where they are.
+
+    Buffers of collectives are: a part that does not begin at 16 bytes takes 2.2 to 2.6 times as long to another rank
+    (NCCL 2.28.9, two H200, 11 to 760 MB), which no row of an expert does.
+    """
     if quick:
         return sizes
-    grain = 16 if all(size % 16 == 0 for size in sizes) else 4
+    grain = next(grain for grain in (4096, 16, 4) if grain == 4 or all(size % grain == 0 for size in sizes))
     between = (round((a * b) ** 0.5 / grain) * grain for a, b in pairwise(sizes))
     return tuple(sorted({*sizes, *between}))
 
