@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from simulator.report.paper import FAINT, INK, SIZE_INCHES, titles
-from simulator.report.plan_table import counted_line, loss_label, plan_headline, split_label
+from simulator.report.plan_table import counted_line, loss_label, split_label
+from simulator.units import human_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +41,9 @@ _SLOWEST_SHOWN = 3.0
 
 _TOLD = 6
 """Splits that are told of beside the chart."""
-_KEY_LEFT, _KEY_TOP, _KEY_STEP, _KEY_COLUMNS = 0.72, 0.83, 0.125, 34
+_KEY_LEFT, _KEY_TOP, _KEY_COLUMNS = 0.72, 0.83, 46
+_KEY_LINE, _KEY_GAP = 0.0225, 0.018
+"""Heights of a line and between splits, of the figure's."""
 
 
 def plan_chart(plan: Mapping[str, Any]) -> Figure:
@@ -48,9 +51,9 @@ def plan_chart(plan: Mapping[str, Any]) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_INCHES, facecolor="white")
-    titles(figure, plan_headline(plan), "")
-    words = f"{plan['scenario']}. {counted_line(plan)}"
-    figure.text(0.015, 0.915, words, fontsize=11, color=FAINT, va="center")
+    best = f"Best split found: {human_time(plan['winner']['step_time_s'])} a step on {plan['accelerators']:,} cards"
+    titles(figure, best, plan["scenario"])
+    figure.text(0.015, 0.915, counted_line(plan), fontsize=11, color=FAINT, va="center")
     axes = figure.add_axes((0.065, 0.09, 0.63, 0.74))
     points = [_point(split) for split in plan["splits"] if split["verdict"] in COLOURS]
     limit_s = _SLOWEST_SHOWN * plan["winner"]["step_time_s"]
@@ -92,14 +95,16 @@ def _draw(axes: Axes, points: list[tuple[float, float, str, bool]]) -> None:
 def _mark(figure: Figure, axes: Axes, plan: Mapping[str, Any]) -> None:
     """Number the winner and the next few simulated splits, and say beside the chart what they are."""
     told = [split for split in plan["splits"] if split["step_time_s"] is not None][:_TOLD]
+    top = _KEY_TOP
     for number, split in enumerate(told, 1):
         axes.annotate(
             str(number), (split["step_time_s"], split["peak_bytes"] / _GB), xytext=(0, 9), textcoords="offset points",
             ha="center", fontsize=10, fontweight="bold", color=INK, zorder=5,
         )  # fmt: skip
-        top = _KEY_TOP - (number - 1) * _KEY_STEP
-        figure.text(_KEY_LEFT, top, f"{number}", fontsize=12, fontweight="bold", color=INK, va="top")
-        figure.text(_KEY_LEFT + 0.018, top, _told(split), fontsize=10, color=INK, va="top", linespacing=1.35)
+        words = _told(split)
+        figure.text(_KEY_LEFT, top, f"{number}", fontsize=11, fontweight="bold", color=INK, va="top")
+        figure.text(_KEY_LEFT + 0.018, top, words, fontsize=9, color=INK, va="top", linespacing=1.35)
+        top -= _KEY_LINE * (1 + words.count("\n")) + _KEY_GAP
 
 
 def _told(split: Mapping[str, Any]) -> str:
