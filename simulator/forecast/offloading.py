@@ -88,6 +88,15 @@ def _activation_problems(scenario: Scenario) -> Iterator[str]:
             f"{where}: found with selective recomputation, whose kept results are not offloaded; allowed: recompute "
             "none, full, or every"
         )
+    yield from pass_problems(training, where)
+    if training.images is not None:
+        yield f"{where}: what the vision tower keeps is not offloaded yet; leave it out, or images"
+    if training.float8 is not None:
+        yield f"{where}: eight-bit copies are not offloaded yet; leave it out, or float8"
+
+
+def pass_problems(training: Training, where: str) -> Iterator[str]:
+    """Why tensors that come back pass by pass, as *where* asks, do not go with how passes follow each other."""
     if training.overlap_exchanges or training.delay_weight_gradients:
         yield f"{where}: tensors come back pass by pass; allowed: overlap_exchanges and delay_weight_gradients false"
     if training.pipeline_schedule not in _WHOLE_PASSES:
@@ -95,7 +104,3 @@ def _activation_problems(scenario: Scenario) -> Iterator[str]:
             f"{where}: found pipeline_schedule {training.pipeline_schedule}, whose passes do not follow each other; "
             f"allowed: {' or '.join(_WHOLE_PASSES)}"
         )
-    if training.images is not None:
-        yield f"{where}: what the vision tower keeps is not offloaded yet; leave it out, or images"
-    if training.float8 is not None:
-        yield f"{where}: eight-bit copies are not offloaded yet; leave it out, or float8"

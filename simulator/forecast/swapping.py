@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulator.forecast.offloading import pass_problems
 from simulator.forecast.recomputation import recompute_of
 from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.scenario import Swap as Asked
@@ -14,7 +15,6 @@ from simulator.model.recompute import LAYER_INPUT, WHOLE, keeps_result
 from simulator.program.swap import Swap
 
 _WHERE = "training.swap"
-_WHOLE_PASSES = ("1f1b", "gpipe")
 _CORES = ("delta_rule", "sparse_attention")
 
 
@@ -95,12 +95,6 @@ def _setting_problems(training: Training) -> Iterator[str]:
         yield f"{_WHERE}.on_card: nothing is recomputed whole, and all stays there; allowed: recompute full or every"
     if training.offload.activations is not None:
         yield f"{_WHERE}: found with offload.activations, which sends everything; allowed: one or the other"
-    if training.overlap_exchanges or training.delay_weight_gradients:
-        yield f"{_WHERE}: tensors come back pass by pass; allowed: overlap_exchanges and delay_weight_gradients false"
-    if training.pipeline_schedule not in _WHOLE_PASSES:
-        yield (
-            f"{_WHERE}: found pipeline_schedule {training.pipeline_schedule}, whose passes do not follow each other; "
-            f"allowed: {' or '.join(_WHOLE_PASSES)}"
-        )
+    yield from pass_problems(training, _WHERE)
     if training.float8 is not None:
         yield f"{_WHERE}: eight-bit copies are not swapped yet; leave it out, or float8"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.engine.task import Quantity
+from simulator.engine.task import Allocation, Quantity
 from simulator.model.recompute import Away
 from simulator.program.emitter import Emitter, tensors
 from simulator.program.host_memory import COPY_IN, COPY_OUT, HostMemory, pinned
@@ -75,15 +75,7 @@ class ActivationOffload:
         if not parcel.sizes:
             return
         self._away[key] = parcel
-        position = self._emitter.transfer(
-            f"{parcel.name} out",
-            COPY_OUT,
-            COPY_OUT,
-            self._host.out(sum(parcel.sizes), copies=len(parcel.sizes)),
-            deps=(self._emitter.last,),
-            allocates=[pinned(on_host(key), SAVED, parcel.sizes)],
-            launches=len(parcel.sizes),
-        )
+        position = self._send(parcel, pinned(on_host(key), SAVED, parcel.sizes))
         if self._waits:
             self._emitter.block_host()
             self._emitter.await_(position)
@@ -102,17 +94,33 @@ class ActivationOffload:
             self._stash.pop(key)
             self._emitter.release(on_host(key))
             return
+        self._emitter.await_(self._bring(key, parcel, (self._emitter.last,) if self._waits else ()))
+
+    def _send(self, parcel: Parcel, allocated: Allocation) -> int:
+        """Copy *parcel* to what is *allocated* of the host behind the task written last; the copy's position."""
+        return self._emitter.transfer(
+            f"{parcel.name} out",
+            COPY_OUT,
+            COPY_OUT,
+            self._host.out(sum(parcel.sizes), copies=len(parcel.sizes)),
+            deps=(self._emitter.last,),
+            allocates=[allocated],
+            launches=len(parcel.sizes),
+        )
+
+    def _bring(self, key: str, parcel: Parcel, deps: tuple[int, ...]) -> int:
+        """Copy *parcel* back behind *deps* and free what the host has of it; the copy's position."""
         position = self._emitter.transfer(
             f"{parcel.name} in",
             COPY_IN,
             COPY_IN,
             self._host.into(sum(parcel.sizes), copies=len(parcel.sizes)),
-            deps=(self._emitter.last,) if self._waits else (),
+            deps=deps,
             allocates=[tensors(key, parcel.kind, parcel.wanted)],
             launches=len(parcel.sizes),
         )
         self._emitter.release(on_host(key))
-        self._emitter.await_(position)
+        return position
 
     def _evict(self, key: str) -> None:
         position, held = self._stash.pop(key)

@@ -13,8 +13,8 @@ much of the link is slow, never stuck.
 from __future__ import annotations
 
 from simulator.program.activation_offload import SAVED, ActivationOffload, Parcel, on_host
-from simulator.program.emitter import Emitter, tensors
-from simulator.program.host_memory import COPY_IN, COPY_OUT, HostMemory, host_memory
+from simulator.program.emitter import Emitter
+from simulator.program.host_memory import HostMemory, host_memory
 from simulator.program.swap import Swap
 
 
@@ -46,15 +46,7 @@ class ActivationSwap(ActivationOffload):
         """Copy *parcel* out behind the task written last; what is *held* of it is free a few layers later."""
         if not parcel.sizes:
             return
-        position = self._emitter.transfer(
-            f"{parcel.name} out",
-            COPY_OUT,
-            COPY_OUT,
-            self._host.out(sum(parcel.sizes), copies=len(parcel.sizes)),
-            deps=(self._emitter.last,),
-            allocates=[host_memory(on_host(key), SAVED, parcel.sizes)],
-            launches=len(parcel.sizes),
-        )
+        position = self._send(parcel, host_memory(on_host(key), SAVED, parcel.sizes))
         self._away[key], self._out[key], self._stash[key] = parcel, position, (position, held)
         self._keys.setdefault(self._emitter.micro_batch, {}).setdefault(self._layer, []).append(key)
 
@@ -79,17 +71,7 @@ class ActivationSwap(ActivationOffload):
         self._emitter.await_(self._coming.pop(key))
 
     def _send_for(self, key: str) -> None:
-        parcel = self._away[key]
-        self._coming[key] = self._emitter.transfer(
-            f"{parcel.name} in",
-            COPY_IN,
-            COPY_IN,
-            self._host.into(sum(parcel.sizes), copies=len(parcel.sizes)),
-            deps=(self._emitter.last, self._out[key]),
-            allocates=[tensors(key, parcel.kind, parcel.wanted)],
-            launches=len(parcel.sizes),
-        )
-        self._emitter.release(on_host(key))
+        self._coming[key] = self._bring(key, self._away[key], (self._emitter.last, self._out[key]))
 
     def _layer_of(self, key: str) -> str:
         return key.rsplit(".", 2)[0] if not key.endswith(".input") else key.removesuffix(".input")
