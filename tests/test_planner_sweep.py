@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import duckdb
 import pytest
 from small_jobs import write_small
 
@@ -47,6 +48,16 @@ def test_every_combination_is_a_row_and_a_failed_one_says_why(tmp_path: Path) ->
     rows = Store(tmp_path / "out").rows
     assert len(rows) == 6
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["cases.parquet"]
+
+
+def test_duckdb_reads_the_results_of_a_sweep_also_while_it_runs(tmp_path: Path) -> None:
+    store, out = Store(tmp_path / "out"), tmp_path / "out"
+    with workers("local", 1) as pool:
+        sweep(_scenario(tmp_path), [], ["parallel.ep=1,2"], store, pool)
+    store.add([failed_row("more", '{"parallel.ep": "4"}', "no")])
+    columns = "settings->>'parallel.ep', verdict, step_time_s > 0"
+    found = duckdb.sql(f"select {columns} from '{out}/*.parquet' order by 1").fetchall()
+    assert found == [("1", "fits", True), ("2", "fits", True), ("4", "failed", None)]
 
 
 def test_what_is_known_is_not_run_again(tmp_path: Path) -> None:

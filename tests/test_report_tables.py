@@ -7,6 +7,7 @@ from rich.console import Console
 from simulator.model.cache import Cache
 from simulator.model.census import Census, Row
 from simulator.report.headline import headline
+from simulator.report.plan_table import sweep_table
 from simulator.report.tables import fit_table, model_table, summary_table
 
 
@@ -108,3 +109,15 @@ def test_a_model_is_told_by_block():
 def test_the_headline_names_the_loss_beside_a_computing_step():
     told = {"step_time_s": {"p50": 3.1}, "time": {"compute_s": 2.2, "exposed_fsdp_s": 0.4, "exposed_tp_s": 0.0}}
     assert headline(told) == "Step 3.1 s: 71 % compute, 13 % exposed FSDP"
+
+
+def test_a_long_sweep_shows_its_fastest_cases_and_says_where_the_others_are():
+    made = {"tokens_per_s": 1e3, "peak_bytes": 2e9, "usd_per_1m_tokens": None, "verdict": "fits", "error": None}
+    cases = [{"settings": {"a": str(number)}, "step_time_s": 60.0 - number} | made for number in range(52)]
+    cases.append({"settings": {"a": "x"}, "step_time_s": None, "verdict": "failed", "error": "no divisor"})
+    counted = {"cases": 53, "run": 53, "known": 0, "failed": 1}
+    lines = shown(sweep_table({"over": {"a": []}, "cases": cases, "counted": counted, "file": "out/cases.parquet"}))
+    named = [line.split()[0] for line in lines if line.endswith("fits")]
+    assert named == [str(number) for number in range(51, 1, -1)]
+    assert "3 more in out/cases.parquet" in lines[-2]
+    assert lines[-1] == "1 failed: no divisor"

@@ -14,6 +14,7 @@ from itertools import product
 import numpy as np
 
 from simulator.routing import Setting, apply_policy, contiguous, moves, policy_names, read_table, resample
+from simulator.routing.error import RoutingError
 from simulator.routing.imitation import imitate
 from simulator.routing.policies.eplb import plan
 from simulator.routing.rows import rows_per_expert, source_rows
@@ -35,7 +36,10 @@ def main() -> None:
     parser.add_argument("traces", nargs="+")
     parser.add_argument("--cases", action="store_true", help="measured cases of the first trace, as JSON")
     asked = parser.parse_args()
-    tables = [read_table(trace) for trace in asked.traces]
+    try:
+        tables = [read_table(trace) for trace in asked.traces]
+    except RoutingError as error:
+        parser.error(str(error))
     if asked.cases:
         print(json.dumps(cases(resample(tables[0], 58, 256, PICKS, np.random.default_rng(0)))))
         return

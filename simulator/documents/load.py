@@ -70,7 +70,7 @@ def _content(text: str, source: str, model: type[BaseModel], overrides: tuple[st
 
 
 def _document(text: str, source: str, model: type[M], overrides: Sequence[str]) -> Document[M]:
-    root, problems = read_tree(text, source)
+    root, problems = _tree(text, source)
     if not isinstance(root.value, dict):
         found = f"found {shown(root)}, expected a mapping"
         raise InvalidDocument([*problems, Problem(source, root.line, "", found)])
@@ -79,6 +79,12 @@ def _document(text: str, source: str, model: type[M], overrides: Sequence[str]) 
     if content is None or problems or refused:
         raise InvalidDocument(in_order([*problems, *refused, *invalid]))
     return Document(content, root)
+
+
+@lru_cache(maxsize=16)
+def _tree(text: str, source: str) -> tuple[Node, list[Problem]]:
+    """As :func:`read_tree`, once for all cases of a sweep."""
+    return read_tree(text, source)
 
 
 def in_order(problems: Iterable[Problem]) -> list[Problem]:

@@ -39,10 +39,16 @@ from simulator.program.stage import ChunkCode, PredictionCode, StageCode
 from simulator.program.stage_operators import StageOperators
 from simulator.program.step import Pricer, Step
 
+Make = tuple[Layer, Recompute]
+"""A layer without its number, and what of it runs again."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class LayerSteps:
-    """A layer's priced operators, what of them runs again, and whether the layer's input is kept for that."""
+    """A layer's priced operators, what of them runs again, and whether the layer's input is kept for that.
+
+    Layers of one make without routed experts share theirs, and with them their code.
+    """
 
     steps: list[Step]
     reruns: list[Rerun]
@@ -72,7 +78,7 @@ class TokenSteps:
         self._which: Which = np.array(places)[job.mesh.expert_rank()[job.folding.representative]]
         ends = [*embedding_parameters(job.own_architecture), *head_parameters(job.own_architecture)]
         self._adapters = job.trained.adapters(ends)
-        self._known: dict[tuple[Layer, Recompute], tuple[list[LayerPlan], list[Step | None]]] = {}
+        self._known: dict[Make, tuple[list[LayerPlan], list[Step | None]]] = {}
         own = np.array([one.workload.own_tokens for one in jobs], np.float64)
         width = job.architecture.hidden * job.workload.activation_bytes
         self.input_bytes: Quantity = own[self._which] * width if len(jobs) > 1 else float(own[0]) * width
@@ -82,13 +88,16 @@ class TokenSteps:
         """Those of the ranks with most tokens."""
         return self._all_operators[-1]
 
+    def make(self, layer: Layer, position: int) -> Make:
+        """What *layer* at its *position* in its chunk has in common with others that run alike but for routed rows."""
+        return replace(layer, index=0), self._job.recompute_of(layer, position)
+
     def layer(
-        self, layer: Layer, position: int, adapters: dict[str, Adapter]
+        self, layer: Layer, make: Make, adapters: dict[str, Adapter]
     ) -> tuple[list[LayerPlan], list[Step | None]]:
-        """Plans of *layer* at its *position* in its chunk, one for each set of sequences, and its operators but those
-        over routed rows: priced once for all layers of its make.
+        """Plans of *layer*, one for each set of sequences, and its operators but those over routed rows: priced once
+        for all layers of its *make*.
         """
-        make = replace(layer, index=0), self._job.recompute_of(layer, position)
         if make not in self._known:
             plans = [operators.layer(layer) for operators in self._all_operators]
             self._known[make] = plans, self.of_plans(plans, adapters)
@@ -166,6 +175,7 @@ class BatchSteps:
         self._own = job.own_architecture
         self._tokens = tokens
         self.loads = expert_loads(job, number)
+        self._dense: dict[Make, LayerSteps] = {}
         self.layers = [
             self._steps(layer, position)
             for layer, position in zip(job.layers_of(number), job.positions_of(number), strict=False)
@@ -178,8 +188,9 @@ class BatchSteps:
         for chunk, layers in enumerate(self._job.chunks_of(self._number)):
             chunks.append(self._chunk(emitter, chunk, range(until, until + len(layers)), offload))
             until += len(layers)
-        layers_code = [layer.code(emitter, offload) for layer in (*self.layers, *self._modules)]
-        return StageCode(self._number, layers_code, chunks, self._tokens.input_bytes)
+        steps = [*self.layers, *self._modules]
+        made = {one: one.code(emitter, offload) for one in dict.fromkeys(steps)}
+        return StageCode(self._number, [made[one] for one in steps], chunks, self._tokens.input_bytes)
 
     def _chunk(self, emitter: Emitter, chunk: int, places: range, offload: ActivationOffload | None) -> ChunkCode:
         tokens, pipeline = self._tokens, self._job.pipeline
@@ -198,10 +209,16 @@ class BatchSteps:
         )
 
     def _steps(self, layer: Layer, position: int) -> LayerSteps:
+        make, load = self._tokens.make(layer, position), self.loads.get(layer.index)
+        if load is None and make in self._dense:
+            return self._dense[make]
         adapters = self._job.trained.adapters(layer_parameters(self._own, self._own.layers[layer.index]))
-        plans, priced = self._tokens.layer(layer, position, adapters)
-        loads = list(self._loads_along(plans[-1].operators, self.loads.get(layer.index)))
-        return self._with_rows(plans, priced, adapters, loads)
+        plans, priced = self._tokens.layer(layer, make, adapters)
+        loads = list(self._loads_along(plans[-1].operators, load))
+        steps = self._with_rows(plans, priced, adapters, loads)
+        if load is None:
+            self._dense[make] = steps
+        return steps
 
     def _module_steps(self, number: int) -> LayerSteps:
         """Of a multi-token-prediction module."""

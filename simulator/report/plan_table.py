@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simulator.report.headline import time_label
@@ -22,6 +23,9 @@ _STYLES = {
     "left": "dim",
 }
 _MOST_EXPLAINED = 30
+_MOST_CASES = 50
+"""Cases of a sweep that are shown; all are in its file."""
+_MOST_REASONS = 5
 
 
 def plan_table(plan: Mapping[str, Any], *, explain: bool) -> Group:
@@ -95,7 +99,8 @@ def sweep_table(result: Mapping[str, Any]) -> Group:
     counted = result["counted"]
     line = f"{counted['cases']:,} cases: {counted['run']} run, {counted['known']} known, {counted['failed']} failed"
     table = _table(*result["over"], "step", "tokens/s", "peak", "USD / 1 M tokens", "verdict")
-    for case in sorted(result["cases"], key=lambda case: case["step_time_s"] or float("inf")):
+    ranked = sorted(result["cases"], key=lambda case: case["step_time_s"] or float("inf"))
+    for case in ranked[:_MOST_CASES]:
         values = [str(case["settings"][path]) for path in result["over"]]
         if case["error"]:
             table.add_row(*values, "", "", "", "", case["error"], style=_STYLES["failed"])
@@ -110,7 +115,16 @@ def sweep_table(result: Mapping[str, Any]) -> Group:
             case["verdict"],
             style=_STYLES[case["verdict"]],
         )
-    return Group(line, "", table)
+    return Group(line, "", table, *_not_shown(ranked[_MOST_CASES:], result["file"]))
+
+
+def _not_shown(cases: Sequence[Mapping[str, Any]], file: str) -> list[str]:
+    """Where the *cases* are that a table has no room for, and why those of them failed that did."""
+    if not cases:
+        return []
+    reasons = Counter(case["error"] for case in cases if case["error"])
+    told = [f"{count:,} failed: {reason}" for reason, count in reasons.most_common(_MOST_REASONS)]
+    return ["", f"{len(cases):,} more in {file}: duckdb -c \"from '{file}'\"", *told]
 
 
 def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
