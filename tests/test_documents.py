@@ -36,6 +36,7 @@ class Sheet(BaseModel):
     part: Part = Part()
     parts: tuple[Part, ...] = ()
     by_name: dict[str, Part] = {}
+    by_number: dict[Annotated[int, Field(ge=0)], float] = {}
     either: float | Disk | None = None
 
     @model_validator(mode="after")
@@ -99,7 +100,7 @@ by_name:
 """
     assert problems(tmp_path, text) == [
         "F:1: name: missing key, expected a text",
-        "F:1: nam: unknown key; did you mean 'name'? allowed: by_name, either, name, on, part, parts, share",
+        "F:1: nam: unknown key; did you mean 'name'? allowed: by_name, by_number, either, name, on, part, parts, share",
         "F:2: share: found 'half', expected a number",
         "F:3: on: found 1, expected true or false",
         "F:5: part.degree: found 1001, expected an integer from 1 to 1,000",
@@ -120,6 +121,13 @@ def test_an_integer_is_nothing_else(tmp_path: Path, value: str) -> None:
 def test_a_missing_key_has_the_line_of_the_mapping_around_it(tmp_path: Path) -> None:
     expected = "F:3: either.capacity: missing key, expected a number or a text, such as '141 GiB'"
     assert problems(tmp_path, "name: a\n\neither: {}\n") == [expected]
+
+
+def test_a_wrong_key_is_named_and_not_its_value(tmp_path: Path) -> None:
+    assert problems(tmp_path, "name: a\nby_number: {x: 1, -2: 1}\n") == [
+        "F:2: by_number.x: found the key 'x', expected a valid integer, unable to parse string as an integer",
+        "F:2: by_number.-2: found the key '-2', expected greater than or equal to 0",
+    ]
 
 
 def test_a_union_gives_one_problem(tmp_path: Path) -> None:
@@ -209,7 +217,7 @@ def test_unprintable_characters_of_the_file_are_escaped(tmp_path: Path) -> None:
 def test_a_refused_key_is_an_unknown_key_too(tmp_path: Path) -> None:
     assert problems(tmp_path, 'name: a\n"\\ud800": 1\n') == [
         "F:2: found a text with the control character U+D800, which is not allowed",
-        "F:2: \\ud800: unknown key; allowed: by_name, either, name, on, part, parts, share",
+        "F:2: \\ud800: unknown key; allowed: by_name, by_number, either, name, on, part, parts, share",
     ]
 
 

@@ -30,7 +30,9 @@ VARIANTS = {
     ),
     "dense, heads exchanged": ("dense", "training.context_parallel=all_to_all"),
     "dense, a ring": ("dense", "training.context_parallel=ring"),
+    "dense, a slow node": ("dense", "cluster.degraded.slow_nodes={1: 0.6}"),
     "mixture": ("mixture", "routing.synthetic.sigma=0.5"),
+    "mixture, a slow node": ("mixture", "cluster.degraded.slow_nodes={0: 0.6}", "routing.synthetic.sigma=0.5"),
     "mixture, a token once to each rank": (
         "mixture",
         "training.exchange=deduplicated",

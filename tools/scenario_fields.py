@@ -77,6 +77,9 @@ def _kind(kind: Any) -> str:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if get_origin(kind) is tuple:
         return f"list of {_kind(get_args(kind)[0])}"
+    if get_origin(kind) is dict:
+        key, value = map(_kind, get_args(kind))
+        return f"map of {key} to {value}"
     if _is_union(kind):
         return " or ".join(_kind(part) for part in get_args(kind) if part is not types.NoneType)
     return _NAMES.get(kind, str(kind))

@@ -20,6 +20,8 @@ M = TypeVar("M", bound=BaseModel)
 _MOST_ERRORS = 200
 """Rendering is the slow part of a file with a hundred thousand unknown keys."""
 _CUSTOM = {"value_error", "assertion_error"}
+_KEY = "[key]"
+"""How pydantic's locations end where a mapping's key, not its value, is wrong."""
 
 
 def validate(root: Node, model: type[M]) -> tuple[M | None, list[Problem]]:
@@ -51,6 +53,9 @@ def _problems(root: Node, detail: Any, expectation: Expectation) -> list[Problem
         messages = [f"missing key, expected {expectation.words(location)}"]
     elif detail["type"] == "extra_forbidden":
         messages = [f"unknown key; {nearest(path[-1], expectation.keys(location[:-1]))}"]
+    elif location[-1:] == (_KEY,):
+        said = detail["msg"].removeprefix("Input should be ")
+        messages = [f"found the key '{escape(path[-1])}', expected {said}"]
     else:
         messages = _messages(node, detail, expectation.words(location[: _depth(root, location)]))
     where = ".".join(escape(part) for part in path)

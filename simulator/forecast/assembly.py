@@ -176,7 +176,7 @@ def _cluster(scenario: Scenario, folder: Path) -> Cluster:
     except ValueError as error:
         raise Refused([f"cluster.accelerators: {error}"]) from None
     try:
-        left = degrade(whole, asked.degraded.links, asked.degraded.dead_rails) if asked.degraded else whole
+        left = degrade(whole, ill.links, ill.dead_rails, ill.slow_nodes) if (ill := asked.degraded) else whole
     except ValueError as error:
         raise Refused([f"cluster.degraded.{error}"]) from None
     try:
@@ -190,12 +190,14 @@ def _cluster(scenario: Scenario, folder: Path) -> Cluster:
 
 
 def _folding(mesh: Mesh, cluster: Cluster, batches: Iterable[MicroBatch]) -> Folding:
-    """Ranks of a stage are told apart by their experts, by what they bring to micro-batches and how their groups lie
-    around them.
+    """Ranks of a stage are told apart by their experts, by what they bring to micro-batches, by their pace and how
+    their groups lie around them.
     """
     sizes = [level.size for level in cluster.levels]
     features = [mesh.expert_rank(), *(feature for batch in batches for feature in batch.features(mesh))]
     for stage in range(mesh.pp):
+        paces = cluster.pace(stage * mesh.stage_ranks + np.arange(mesh.stage_ranks))
+        features.append(np.unique(paces, return_inverse=True)[1])
         for group in mesh.groups().values():
             features.extend(members_within(group, sizes, stage * mesh.stage_ranks))
     return fold(np.stack(features, axis=1), mesh.groups())

@@ -18,7 +18,7 @@ Degree = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 class Degraded(Section):
-    """What is broken or slow on the fabric. Everyone waits for the slowest link and the node with the fewest ports."""
+    """What is broken or slow. Everyone waits for the slowest link, the slowest node, the node with fewest ports."""
 
     links: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         {},
@@ -27,6 +27,14 @@ class Degraded(Section):
     )
     dead_rails: Annotated[int, Field(ge=0, le=1000)] = Field(
         0, description="Ports that one node has lost; its others carry their traffic."
+    )
+    slow_nodes: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(gt=0, le=1)]] = Field(
+        {},
+        description=(
+            "By number of the node, from 0, the share of their pace at which its accelerators compute, when they are "
+            "throttled say. Ranks fill nodes in order."
+        ),
+        examples=[{3: 0.8}],
     )
 
 
@@ -40,7 +48,7 @@ class Cluster(Section):
         description="Scale-out fabric: a file of hardware_profiles/fabrics.", examples=["rail-fat-tree-400g"]
     )
     accelerators: Degree = Field(description="Accelerators in use.")
-    degraded: Degraded | None = Field(None, description="Present: the fabric is not whole.")
+    degraded: Degraded | None = Field(None, description="Present: something of it is broken or slow.")
     memory_nodes: Annotated[int, Field(ge=0, le=100_000)] = Field(
         0,
         description=(

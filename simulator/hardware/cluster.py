@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import ArrayLike
 
 from simulator.hardware.accelerator import Accelerator
@@ -60,6 +61,8 @@ class Cluster:
     """Ports reach the host's memory only, see :mod:`.staging`."""
     memory_nodes: int = 0
     """Nodes of the super-node beside those in use that lend their host memory, see :mod:`.pooled`."""
+    slow_nodes: tuple[tuple[int, float], ...] = ()
+    """Nodes whose accelerators compute at a share of the others' pace, with it, see :mod:`.degraded`."""
 
     @property
     def nodes(self) -> int:
@@ -70,6 +73,14 @@ class Cluster:
     def ddr_bytes_per_accelerator(self) -> float:
         """Host memory of a node over the accelerators of the node that are in use."""
         return self.node.ddr.capacity.value / min(self.accelerators, self.node.accelerators)
+
+    def pace(self, ranks: ArrayLike) -> npt.NDArray[np.float64]:
+        """The share of a sound accelerator's pace at which each of *ranks* computes."""
+        node = np.asarray(ranks) // self.node.accelerators
+        shares = np.ones(node.shape)
+        for slow, share in self.slow_nodes:
+            shares[node == slow] = share
+        return shares
 
     def spanning(self, ranks: ArrayLike) -> Level:
         """The innermost level that holds all of *ranks* in one domain."""

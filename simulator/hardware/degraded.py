@@ -1,8 +1,9 @@
-"""A cluster with a slow link or dead rails: what is left of each level for a job that waits for its slowest member.
+"""A cluster with slow links, dead rails or slow nodes: what is left of it for a job that waits for its slowest member.
 
 Rings pass every port and an exchange ends with its busiest one, so one slow link slows its whole level. A dead rail is
-one port less in a node: the others carry its traffic, handed over inside the node. Wrong where a job leaves the node
-out, or a library routes around a link that is slow and not dead.
+one port less in a node: the others carry its traffic, handed over inside the node. In a slow node every kernel takes
+longer by the same factor. Wrong where a job leaves the node out, a library routes around a link that is slow and not
+dead, or a node's clocks are throttled and its memory's are not: then kernels that memory bounds keep their time.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from simulator.hardware.cluster import Cluster, Level
 _INSIDE = frozenset({"scale_up", "super_node"})
 
 
-def degrade(cluster: Cluster, links: Mapping[str, float], dead_rails: int) -> Cluster:
-    """*cluster* with the share of *links*, by level, that its slowest link still moves, and *dead_rails* in a node.
+def degrade(cluster: Cluster, links: Mapping[str, float], dead_rails: int, slow_nodes: Mapping[int, float]) -> Cluster:
+    """*cluster* with the share of *links*, by level, that its slowest link still moves, *dead_rails* in a node, and the
+    share of their pace at which *slow_nodes*, by number, compute.
 
-    Raise :exc:`ValueError` with what there is, for levels that the cluster does not reach and rails it does not have.
+    Raise :exc:`ValueError` with what there is, for levels that the cluster does not reach, and rails and nodes that it
+    does not have.
     """
     names, rails = [level.name for level in cluster.levels], cluster.node.accelerators
     unknown = [name for name in links if name not in names]
@@ -32,6 +35,12 @@ def degrade(cluster: Cluster, links: Mapping[str, float], dead_rails: int) -> Cl
         raise ValueError(
             f"dead_rails: a node has {rails} rails, {dead_rails} dead leave none; nearest valid: {rails - 1}"
         )
+    absent = [number for number in slow_nodes if number >= cluster.nodes]
+    if absent:
+        raise ValueError(
+            f"slow_nodes: found node {absent[0]}, but {cluster.accelerators} accelerators are nodes 0 to "
+            f"{cluster.nodes - 1} of {rails}; nearest valid: {cluster.nodes - 1}"
+        )
 
     def left(level: Level) -> Level:
         share = links.get(level.name, 1.0)
@@ -43,4 +52,5 @@ def degrade(cluster: Cluster, links: Mapping[str, float], dead_rails: int) -> Cl
             peer_bandwidth_bytes_per_s=level.peer_bandwidth_bytes_per_s * share,
         )
 
-    return replace(cluster, levels=tuple(left(level) for level in cluster.levels))
+    slow = tuple((number, share) for number, share in sorted(slow_nodes.items()) if share < 1)
+    return replace(cluster, levels=tuple(left(level) for level in cluster.levels), slow_nodes=slow)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.engine.task import Allocation, Quantity, Task
 from simulator.program.costs import Priced
@@ -15,15 +16,19 @@ COMPUTE = "compute"
 
 
 class Emitter:
-    """Tasks so far, and what the next ones belong to."""
+    """Tasks so far, and what the next ones belong to.
 
-    def __init__(self, launch_ns: int, looped_launch_ns: int = 0) -> None:
+    Kernels are priced for a sound accelerator; *pace* is the share of that at which each behaviour's runs them.
+    """
+
+    def __init__(self, launch_ns: int, looped_launch_ns: int = 0, pace: npt.NDArray[np.float64] | None = None) -> None:
         self.tasks: list[Task] = []
         self.phase = "forward"
         self.layer = -1
         self.micro_batch = -1
         self._launch_ns = launch_ns
         self._looped_launch_ns = looped_launch_ns
+        self._pace = pace
         self._awaited: tuple[int, ...] = ()
         self._held: dict[str, None] = {}
 
@@ -53,7 +58,7 @@ class Emitter:
                 name,
                 COMPUTE,
                 kind,
-                priced.duration_ns,
+                priced.duration_ns if self._pace is None else np.ceil(priced.duration_ns / self._pace).astype(np.int64),
                 deps=deps,
                 host_ns=self._host_ns(priced) if host_ns is None else host_ns,
                 grade=priced.grade,

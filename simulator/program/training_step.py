@@ -6,6 +6,9 @@ from dataclasses import replace
 from functools import partial
 from math import lcm
 
+import numpy as np
+import numpy.typing as npt
+
 from simulator.parallel.placement import Placement
 from simulator.program.activation_offload import ActivationOffload
 from simulator.program.activation_swap import ActivationSwap
@@ -88,7 +91,7 @@ class _Stage:
 
     def program(self, micro_batches: int) -> StageProgram:
         """The stage's passes in the schedule's order, then the update."""
-        job, emitter = self._job, Emitter(self._costs.launch_ns, self._costs.looped_launch_ns)
+        job, emitter = self._job, Emitter(self._costs.launch_ns, self._costs.looped_launch_ns, self._pace())
         sharding = data_parallel(
             job,
             emitter,
@@ -131,6 +134,11 @@ class _Stage:
             unlike=len(self._batches),
             loads=self._batches[0].loads,
         )
+
+    def _pace(self) -> npt.NDArray[np.float64] | None:
+        """Of each behaviour; None where all nodes are sound."""
+        cluster, ranks = self._job.cluster, self._number * self._job.mesh.stage_ranks
+        return cluster.pace(ranks + self._job.folding.representative) if cluster.slow_nodes else None
 
     def _write(self, writer: StageWriter, one: Pass, *, beside: bool) -> None:
         """Write a pass, which may run *beside* the one before."""
