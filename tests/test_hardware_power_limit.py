@@ -10,6 +10,7 @@ from simulator.hardware.library import load_accelerator
 B200 = load_accelerator("b200-sxm", Path())
 SIMUMAX = load_accelerator("b200-sxm-simumax", Path())
 H100_500W = load_accelerator("h100-sxm-96g-hbm2e", Path())
+H100 = load_accelerator("h100-sxm", Path())
 
 LONG_PRODUCTS = [  # m, k, n, attained share of 2,250 TFLOP/s
     (16384, 8192, 128256, 0.4852),
@@ -113,3 +114,12 @@ def test_pytorchs_attention_on_an_mi300x(head_dim, length, measured_s):
 def test_the_best_products_of_instinct_parts(part, m, n, k, measured_flops_per_s):
     seconds = product_s(load_accelerator(part, Path()), m, k, n)
     assert 2 * m * n * k / seconds == pytest.approx(measured_flops_per_s, rel=0.01)
+
+
+@pytest.mark.parametrize(("dtype", "lost_within_a_step"), [("bf16", 0.05), ("fp8", 0.0)])
+def test_a_product_timed_at_the_power_limit_loses_nothing_more_within_a_step(dtype, lost_within_a_step):
+    work = {"kind": "gemm", "flops": 2 * 8192**3, "bytes": 1.0, "shape": (8192, 8192, 8192), "dtype": dtype}
+    start_s = 2.5e-6
+    alone_s = float(kernel_time(H100, **work, alone=True).seconds) - start_s
+    within_s = float(kernel_time(H100, **work).seconds) - start_s
+    assert alone_s / within_s == pytest.approx(1 - lost_within_a_step)

@@ -245,9 +245,11 @@ def _signed(curve: Curve, template: Curve, part: str, carried: Sequence[Figures]
     """*curve* as one of *part*: who measured it, how far points spread, and what is another part's."""
     tree = _thawed(curve.model_dump())
     own = template.part == part
+    untold = _untold_series(tree, {place for figures in carried for place in figures})
+    for series in tree["compute"]:
+        series["at_limit"] = series["at_limit"] and any(series is one for one in untold)
     if not own:
-        untold = {place for figures in carried for place in figures}
-        for series in _untold_series(tree, untold):
+        for series in untold:
             series["grade"] = "assumed" if (series["grade"] or template.grade) == "assumed" else "scaled"
         if tree["sustained"] is not None:
             tree["sustained"] |= {"grade": "scaled", "source": f"as {template.part}: {tree['sustained']['source']}"}

@@ -79,6 +79,8 @@ class ComputeSeries(Series):
     ridge: Annotated[float, Field(ge=1)] | None = None
     """How sharply the roofs meet: arithmetic and traffic times combine as the norm of this order, since near the ridge
     each keeps the other waiting. None: the larger alone."""
+    at_limit: bool = False
+    """Timed for seconds on end, so that the part was at its power limit: nothing more is lost within a step."""
 
 
 class Serial(Record):

@@ -92,7 +92,7 @@ def kernel_time(
     if curve.compute and flops_.any():
         compute = _pick(ask, curve.compute)
         compute_s = _compute_s(ask, compute, rate)
-        if curve.sustained is not None and not alone:
+        if curve.sustained is not None and not alone and not compute.at_limit:
             compute_s = compute_s / curve.sustained.value
         slower_s = _joined(compute_s, memory_s, compute.ridge)
         binding = compute if compute_s.sum() > memory_s.sum() else memory
