@@ -73,6 +73,12 @@ def test_deepspeed_keeps_bf16_shards_and_sends_gradients_out_twice(small: Small)
     assert not any(a.kind == "gradients" and a.key.startswith("grad.") for t in program.tasks for a in t.allocates)
 
 
+def test_deepspeed_widens_the_gradients_of_the_last_micro_batch_alone(small: Small) -> None:
+    program = lower(small("dense", DEEPSPEED), 3)
+    assert sum(moved(program, "copy_out", "gradient")) == pytest.approx((3 * 2 + 4) * ELEMENTS, rel=1e-3)
+    assert sum(moved(program, "copy_in", "gradient")) == pytest.approx(3 * 2 * ELEMENTS, rel=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["dense", "mixture", "latent", "predicting", "seeing"])
 @pytest.mark.parametrize("way", [OFFLOADED, DEEPSPEED, "training.zero=1 training.offload.optimizer=0.3"])
 def test_every_program_gives_back_what_it_takes(small: Small, kind: str, way: str) -> None:

@@ -17,7 +17,7 @@ from simulator.forecast.expert_routing import ExpertRouting
 from simulator.forecast.float8 import float8, float8_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
 from simulator.forecast.memory_nodes import memory_node_problems
-from simulator.forecast.offloading import core_problems, offload_of, offload_problems
+from simulator.forecast.offloading import node_problems, offload_of, offload_problems
 from simulator.forecast.packing import documents, packing_problems, sequence_lengths
 from simulator.forecast.pipelining import pipeline_of, pipeline_problems, schedule_of
 from simulator.forecast.recomputation import recompute_of, recompute_problems
@@ -73,7 +73,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         *exchange_problems(scenario, architecture, cluster),
         *_accumulation_problems(scenario, architecture),
         *float8_problems(scenario, architecture, cluster.accelerator),
-        *core_problems(
+        *node_problems(
             offload_of(scenario.training), cluster.node, min(cluster.accelerators, cluster.node.accelerators)
         ),
     ]

@@ -31,6 +31,7 @@ EXPOSED = {
     "pp": "exposed_pp_s",
     "host copies": "exposed_swap_s",
     "cores": "exposed_host_s",
+    "drives": "exposed_drives_s",
 }
 """Part of the step that waiting for a collective's transfer counts towards, by communicator."""
 PARTS = (
@@ -39,6 +40,7 @@ PARTS = (
     "exposed_fsdp_s",
     "exposed_swap_s",
     "exposed_host_s",
+    "exposed_drives_s",
     "exposed_tp_s",
     "exposed_cp_s",
     "exposed_pp_s",

@@ -25,6 +25,8 @@ from simulator.program.training_step import TrainingStep
 
 Change = dict[str, Any]
 """Values by path, as `--set` takes them."""
+_DRIVES = ("training.offload.optimizer", "nvme")
+"""A change that goes with few others: the cores have to get fp32 states to update."""
 MOST_SUGGESTIONS = 5
 MOST_DOUBLINGS = 6
 
@@ -79,7 +81,8 @@ def _suggestions(scenario: Scenario, folder: Path, say: Progress) -> list[dict[s
 def _that_fit(scenario: Scenario, folder: Path) -> list[Change]:
     """Single settings that suffice, then the fewest accelerators that do, with and without the other settings."""
     settings = list(_settings(scenario, folder))
-    together = {path: value for change in settings if "training.lora" not in change for path, value in change.items()}
+    alike = [change for change in settings if "training.lora" not in change and _DRIVES not in change.items()]
+    together = {path: value for change in alike for path, value in change.items()}
     if next(offload_problems(changed(scenario, together)), None):
         together = {path: value for path, value in together.items() if not path.startswith("training.offload")}
     fitting = [change for change in settings if _fits(scenario, folder, change)]
@@ -122,7 +125,7 @@ def _settings(scenario: Scenario, folder: Path) -> Iterator[Change]:
 
 
 def _offloads(scenario: Scenario) -> Iterator[Change]:
-    """To host memory: what autograd keeps, and what an update works on."""
+    """To host memory: what autograd keeps, and what an update works on; that to drives."""
     training, changes = scenario.training, list[Change]()
     if training.offload.activations is None:
         changes.append({"training.offload.activations": "streamed"})
@@ -130,6 +133,10 @@ def _offloads(scenario: Scenario) -> Iterator[Change]:
         changes.append(
             {"training.offload.parameters": True} if training.zero == 3 else {"training.offload.optimizer": 1}
         )
+    if training.lora is None and training.zero == 3 and training.offload.optimizer != "nvme":
+        pipelines = dict.fromkeys(("training.offload.nvme.pipeline_read", "training.offload.nvme.pipeline_write"), True)
+        shards: Change = {"training.offload.parameters": False} if training.offload.parameters else {}
+        changes.append({_DRIVES[0]: _DRIVES[1], **shards, **pipelines})
     yield from (change for change in changes if not next(offload_problems(changed(scenario, change)), None))
 
 

@@ -34,6 +34,7 @@ ORDER = (
     "communication buffers",
     "logits",
     "workspace",
+    "staging buffers",
     "context",
 )
 

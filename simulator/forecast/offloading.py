@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.forecast.recomputation import recompute_of
+from simulator.forecast.scenario import Offload as Asked
 from simulator.forecast.scenario import Scenario, Training
 from simulator.hardware.node import Node
-from simulator.program.offload import Offload
+from simulator.program.offload import Offload, OnDrives, Tier
 
 _WHERE = "training.offload"
 _WHOLE_PASSES = ("1f1b", "gpipe")
@@ -16,18 +17,34 @@ _WHOLE_PASSES = ("1f1b", "gpipe")
 def offload_of(training: Training) -> Offload:
     """What *training* keeps in host memory."""
     asked = training.offload
-    return Offload(asked.optimizer, asked.parameters, asked.activations, asked.threads)
+    if asked.optimizer != "nvme":
+        return Offload(asked.optimizer, asked.parameters is True, asked.activations, asked.threads)
+    drives = asked.nvme
+    way = OnDrives(
+        drives.share,
+        drives.sub_group_elements,
+        drives.pipeline_read,
+        drives.pipeline_write,
+        drives.direct,
+        drives.block,
+        drives.queue_depth,
+    )
+    shards: Tier = "nvme" if asked.parameters == "nvme" else "ddr" if asked.parameters else "hbm"
+    return Offload(1.0, False, asked.activations, asked.threads, way, shards)
 
 
 def offload_problems(scenario: Scenario) -> Iterator[str]:
     """Why the other settings have no such offload."""
     yield from _update_problems(scenario.training)
+    yield from _drive_problems(scenario.training.offload)
     if scenario.training.offload.activations is not None:
         yield from _activation_problems(scenario)
 
 
-def core_problems(offload: Offload, node: Node, cards: int) -> Iterator[str]:
-    """Why *node*, of which *cards* are in use, has not the cores that *offload* works with."""
+def node_problems(offload: Offload, node: Node, cards: int) -> Iterator[str]:
+    """Why *node*, of which *cards* are in use, has not the cores or drives that *offload* works with."""
+    if offload.drives is not None and node.nvme is None:
+        yield f"{_WHERE}.optimizer: found nvme, but {node.name} has no drives; allowed: 1, or a node file with nvme"
     asked, cores = offload.threads * cards, node.cpu.cores.value
     if offload.updated_on_host and asked > cores:
         yield (
@@ -44,10 +61,10 @@ def _update_problems(training: Training) -> Iterator[str]:
         return
     if optimizer.name != "adamw":
         yield f"{_WHERE}: found optimizer {optimizer.name}; the host's cores are known to run AdamW; allowed: adamw"
-    if asked.optimizer and asked.parameters:
+    if asked.optimizer and asked.optimizer != "nvme" and asked.parameters:
         yield f"{_WHERE}.optimizer: is with the parameters on the host anyway; leave it out, or parameters"
     if asked.parameters and zero != 3:
-        yield f"{_WHERE}.parameters: is FSDP2's, found zero {zero}; allowed: zero 3"
+        yield f"{_WHERE}.parameters: is for shards, found zero {zero}; allowed: zero 3"
     elif asked.optimizer:
         yield from _optimizer_problems(training)
     if zero == 3:
@@ -56,15 +73,27 @@ def _update_problems(training: Training) -> Iterator[str]:
 
 def _optimizer_problems(training: Training) -> Iterator[str]:
     asked, optimizer, zero = training.offload, training.optimizer, training.zero
-    if zero not in (1, 3):
+    if asked.optimizer == "nvme":
+        if zero != 3:
+            yield f"{_WHERE}.optimizer: found nvme, which is ZeRO-3's, with zero {zero}; allowed: zero 3"
+    elif zero not in (1, 3):
         yield f"{_WHERE}.optimizer: is not simulated under zero {zero}; allowed: zero 1 or 3"
-    if zero == 3 and asked.optimizer != 1:
+    elif zero == 3 and asked.optimizer != 1:
         yield f"{_WHERE}.optimizer: found {asked.optimizer:g}, but under zero 3 it moves as a whole; allowed: 1"
     if not optimizer.master_weights or optimizer.state_dtype != "fp32" or optimizer.implementation != "fused":
         yield (
             f"{_WHERE}.optimizer: the host updates fp32 master weights with fp32 states in one pass; allowed: "
             "master_weights true, state_dtype fp32, implementation fused"
         )
+
+
+def _drive_problems(asked: Asked) -> Iterator[str]:
+    if asked.parameters == "nvme" and asked.optimizer != "nvme":
+        yield f"{_WHERE}.parameters: found nvme, where the optimizer is not; allowed: optimizer nvme, or true"
+    if asked.nvme.model_fields_set and asked.optimizer != "nvme":
+        yield f"{_WHERE}.nvme: nothing is on drives; leave it out, or optimizer nvme"
+    if asked.nvme.direct and asked.parameters != "nvme":
+        yield f"{_WHERE}.nvme.direct: no parameters are on drives for cards to read; allowed: parameters nvme"
 
 
 def _sharded_problems(training: Training) -> Iterator[str]:

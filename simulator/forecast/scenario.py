@@ -237,19 +237,45 @@ class Recompute(Section):
     )
 
 
-class Offload(Section):
-    """What is kept in host memory. Pinned copies share the links and the memory of the node."""
+class Drives(Section):
+    """How drives hold the optimizer (DeepSpeed's ZeRO-Infinity); its own defaults."""
 
-    optimizer: Annotated[float, Field(ge=0, le=1)] = Field(
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Share of the sub-groups whose states are on the drives; the others' are in host memory."
+    )
+    sub_group_elements: Annotated[int, Field(ge=1, le=10**12)] = Field(
+        1_000_000_000, description="Elements that are read, updated and written at once (sub_group_size)."
+    )
+    pipeline_read: bool = Field(False, description="The next sub-group is read while one is updated.")
+    pipeline_write: bool = Field(False, description="A sub-group is written while the next one is updated.")
+    direct: bool = Field(
+        False, description="With parameters nvme: cards read without their host's memory (GPUDirect Storage)."
+    )
+    block: Bytes = Field(2**20, description="A request to the drives (aio block_size).", gt=0)
+    queue_depth: Annotated[int, Field(ge=1, le=65_536)] = Field(
+        8, description="Requests that each process has under way (aio queue_depth)."
+    )
+
+
+class Offload(Section):
+    """What is kept in host memory or on drives. Copies share the links and the memory of the node."""
+
+    optimizer: Annotated[float, Field(ge=0, le=1)] | Literal["nvme"] = Field(
         0.0,
         description=(
-            "Share of the optimizer's states that is there, updated by the host's cores. zero 1: any (Megatron-LM's "
-            "optimizer_offload_fraction); zero 3: 1, with the master weights (DeepSpeed's offload_optimizer)."
+            "Share of the optimizer's states that is in host memory, updated by the host's cores. zero 1: any "
+            "(Megatron-LM's optimizer_offload_fraction); zero 3: 1, with the master weights (DeepSpeed's "
+            "offload_optimizer). nvme, zero 3: on drives, from where the cores get it to update it (ZeRO-Infinity)."
         ),
     )
-    parameters: bool = Field(
-        False, description="zero 3: shards of parameters, gradients and optimizer are there (CPUOffloadPolicy)."
+    parameters: bool | Literal["nvme"] = Field(
+        False,
+        description=(
+            "zero 3: shards of parameters, gradients and optimizer are in host memory (CPUOffloadPolicy); beside "
+            "optimizer nvme the bf16 shards alone, there or on drives as well (DeepSpeed's offload_param)."
+        ),
     )
+    nvme: Drives = Drives()
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="Cores that each rank's process updates with (OMP_NUM_THREADS); torchrun's own default is 1."
     )

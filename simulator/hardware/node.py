@@ -127,11 +127,16 @@ class Ddr(Record):
 
 
 class Nvme(Record):
-    """Local drives of the node, all together."""
+    """Local drives of the node, in stripes: capacity and rates of all together."""
 
+    drives: Figure[Count]
     capacity: Figure[Bytes]
     read: Figure[BytesPerSecond]
+    """Of large blocks, with as many under way as it takes."""
     write: Figure[BytesPerSecond]
+    read_latency: Figure[Seconds]
+    """Of a small block, alone."""
+    write_latency: Figure[Seconds]
 
 
 class Node(Record):

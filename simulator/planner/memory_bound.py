@@ -74,7 +74,7 @@ class MemoryBound:
         offload = self._job.offload
         stored, moments = optimizer.stored_bytes, least_moment_bytes(optimizer) * (not offload.updated_on_host)
         on_card = self._job.shard_bytes + moments
-        sharded = (frozen * self._job.frozen_bytes + trained * on_card) * share * (not offload.parameters)
+        sharded = (frozen * self._job.frozen_bytes + trained * on_card) * share * (not offload.fetches)
         whole = frozen * self._job.frozen_bytes + trained * (COMPUTE_BYTES + self._job.reduce_bytes)
         master = stored if stored != COMPUTE_BYTES else 0
         unsharded = np.where(fully & (ranks[:, None] > 1), held * self._job.gathered_bytes, 0.0)

@@ -12,6 +12,7 @@ from simulator.engine.task import Allocation
 from simulator.model.operators import embedding
 from simulator.program.costs import Costs
 from simulator.program.ddp import Ddp
+from simulator.program.drives import Drives
 from simulator.program.emitter import Emitter
 from simulator.program.fsdp import Fsdp
 from simulator.program.host_memory import HostMemory
@@ -71,6 +72,7 @@ def data_parallel(
     layout: Layout,
     operators: StageOperators,
     host: HostMemory,
+    drives: Drives | None,
     micro_batches: int,
     stage: int = 0,
 ) -> DataParallel:
@@ -107,7 +109,7 @@ def data_parallel(
         reduce_bytes=job.reduce_bytes,
         scaled_shards=scaled,
         post_forward_ranks=job.mesh.post_forward,
-        host=_host_shards(job, emitter, host),
+        host=_host_shards(job, emitter, host, drives, micro_batches),
     )
 
 
@@ -150,9 +152,18 @@ def _has_end(pipeline: Pipeline, stage: int, chunk: int) -> bool:
     return pipeline.is_first(stage, chunk) or pipeline.is_last(stage, chunk)
 
 
-def _host_shards(job: Job, emitter: Emitter, host: HostMemory) -> HostShards | None:
+def _host_shards(
+    job: Job, emitter: Emitter, host: HostMemory, drives: Drives | None, micro_batches: int
+) -> HostShards | None:
     """What brings shards from host memory or takes them there, where a job has any there."""
     if not job.offload.updated_on_host:
         return None
-    stored = job.optimizer.stored_bytes
-    return HostShards(emitter, host, job.offload, frozen_bytes=job.frozen_bytes, stored_bytes=stored)
+    return HostShards(
+        emitter,
+        host,
+        drives,
+        job.offload,
+        frozen_bytes=job.frozen_bytes,
+        stored_bytes=job.shard_bytes,
+        micro_batches=micro_batches,
+    )

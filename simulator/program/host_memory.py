@@ -30,7 +30,9 @@ CORES = "cores"
 HOST_TIER = "ddr"
 _COPIES = "host copies"
 """Communicator of copies: each behaviour is a group of its own, so that nobody waits for anybody."""
-OF_THE_HOST = (_COPIES, CORES)
+DRIVES = "drives"
+"""Communicator of what drives do, and the link that reads and writes share."""
+OF_THE_HOST = (_COPIES, CORES, DRIVES)
 """Communicators that are none of a library's, and hold no buffers on the card."""
 
 
@@ -63,7 +65,17 @@ class HostMemory:
             np.asarray(traffic, np.float64) / (threads * self._core_bytes_per_s),
         )
         grade = self._core_grade if np.max(cores_s) > np.max(memory_s) else self._memory_grade
-        return self._transfer(kind, CORES, traffic, np.maximum(memory_s, cores_s), {"host memory": memory_s}, grade)
+        return self.transfer(kind, CORES, traffic, np.maximum(memory_s, cores_s), {"host memory": memory_s}, grade)
+
+    def memory_busy_s(self, size: Quantity) -> dict[str, Quantity]:
+        """Seconds that the node's memory works when something else moves *size* bytes for each card in or out of it."""
+        return {"host memory": self._memory_s(size)}
+
+    def link_in_busy_s(self, size: Quantity) -> dict[str, Quantity]:
+        """Seconds that each card's link works when something else than its host sends it *size* bytes."""
+        moved = np.asarray(size, np.float64)
+        busy: dict[str, Quantity] = {f"host link {COPY_IN}": moved / self._link.h2d.value}
+        return busy | ({} if self._link.both is None else {"host link": moved / self._link.both.value})
 
     def _copy(self, kind: str, size: Quantity, copies: int, rate: Figure[float]) -> Transfer:
         moved = np.asarray(size, np.float64)
@@ -76,15 +88,16 @@ class HostMemory:
             busy[LEVEL] = reach_s
         latency_s = np.where(moved > 0, copies * self._link.latency.value, 0.0)
         seconds: Quantity = latency_s + np.maximum(np.maximum(link_s, memory_s), reach_s)
-        return self._transfer(kind, _COPIES, size, seconds, busy, rate.grade)
+        return self.transfer(kind, _COPIES, size, seconds, busy, rate.grade)
 
     def _memory_s(self, traffic: Quantity) -> Quantity:
         seconds: Quantity = self._cards * np.asarray(traffic, np.float64) / self._memory_bytes_per_s
         return seconds
 
-    def _transfer(
+    def transfer(
         self, kind: str, communicator: str, size: Quantity, seconds: Quantity, busy: dict[str, Quantity], grade: str
     ) -> Transfer:
+        """*size* bytes for each card, each card by itself; *busy* tells how long links work for it, by name."""
         collective = Collective(
             communicator,
             np.arange(self._behaviours),
@@ -105,10 +118,10 @@ def pinned(key: str, kind: str, pieces: Iterable[Quantity]) -> Allocation:
     return host_memory(key, kind, [_rounded(size) for size in pieces])
 
 
-def host_memory(key: str, kind: str, pieces: Iterable[Quantity]) -> Allocation:
-    """Host memory for tensors of *pieces* bytes."""
+def host_memory(key: str, kind: str, pieces: Iterable[Quantity], *, tier: str = HOST_TIER) -> Allocation:
+    """Host memory, or another *tier* outside the card, for tensors of *pieces* bytes."""
     sizes = tuple(pieces)
-    return Allocation(key, kind, sum(sizes), tier=HOST_TIER, pieces=sizes if len(sizes) > 1 else ())
+    return Allocation(key, kind, sum(sizes), tier=tier, pieces=sizes if len(sizes) > 1 else ())
 
 
 def _rounded(size: Quantity) -> Quantity:

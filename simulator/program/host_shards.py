@@ -6,8 +6,13 @@ reduction, for which the host waits at the end of the backward pass. A later mic
 once it is there (12 bytes an element in fp32: two read, one written).
 
 DeepSpeed's ZeRO-3 with `offload_optimizer` (0.19 `stage3.py`, `partition_grads`) keeps bf16 shards of parameters on the
-card. A reduced gradient goes out in bf16 to where micro-batches would add up, comes back, is widened and goes out in
-fp32, all on the reduction's stream, and the host waits for the last of it.
+card, or in host memory or on drives (`offload_param`). A reduced gradient goes out in bf16 to where micro-batches add
+up and comes back; that of the last micro-batch is widened and goes out in fp32, and on to drives where those have the
+optimizer. All of it is on the reduction's stream, and the host waits for the last of it; writes go on beside it.
+
+Shards on drives are read into pinned buffers of two units, so that one is read while another is copied, or straight to
+the card. Left out: small gradients that stay in host memory, and waiting for buffers of gradients that are not written
+yet, which takes what the update would wait.
 """
 
 from __future__ import annotations
@@ -17,38 +22,68 @@ from collections.abc import Sequence
 from simulator.engine.task import Allocation
 from simulator.parallel.sharding import ShardGroup
 from simulator.program.costs import Priced
+from simulator.program.drives import DRIVE_READ, DRIVE_WRITE, Drives
 from simulator.program.emitter import Emitter, allocation
 from simulator.program.host_memory import COPY_IN, COPY_OUT, CORES, HostMemory, pinned
 from simulator.program.offload import Offload
 
 _WIDE_BYTES, _NARROW_BYTES = 4, 2
+READ_BUFFERS = 2
+"""Units whose shards have buffers in host memory on their way from drives."""
 
 
 class HostShards:
-    """Writes the copies of shards of one stage, whose elements have so many bytes while they are frozen or trained."""
+    """Writes the copies of shards of one stage, whose elements have so many bytes while they are frozen or trained, in
+    a program of *micro_batches*.
+    """
 
     def __init__(
-        self, emitter: Emitter, host: HostMemory, offload: Offload, *, frozen_bytes: int, stored_bytes: int
+        self,
+        emitter: Emitter,
+        host: HostMemory,
+        drives: Drives | None,
+        offload: Offload,
+        *,
+        frozen_bytes: int,
+        stored_bytes: int,
+        micro_batches: int,
     ) -> None:
         self._emitter = emitter
         self._host = host
+        self._drives = drives
         self._offload = offload
         self._frozen_bytes = frozen_bytes
         self._stored_bytes = stored_bytes
+        self._micro_batches = micro_batches
         self._leaving: int | None = None
+        self._came: list[int] = []
+        """Positions of copies of shards that drives have read."""
 
     def fetch(self, groups: Sequence[ShardGroup], name: str) -> tuple[int, Allocation] | None:
         """Copy the shards of *groups* in; the position of the copy and what it takes on the card, or nothing to do."""
-        if not self._offload.parameters or not groups:
+        if not self._offload.fetches or not groups:
             return None
         sizes = [float(share.shard * self._frozen_bytes) for group in groups for share in group.frozen]
         sizes += [float(share.shard * self._stored_bytes) for group in groups for share in group.trained]
-        transfer, count = self._host.into(sum(sizes), copies=len(sizes)), len(sizes)
         taken = allocation(f"shards {name} {self._emitter.last + 1}", "gathered parameters", sum(sizes), pool=COPY_IN)
+        drives = self._drives if self._offload.shards == "nvme" else None
+        if drives is not None and self._offload.drives is not None and self._offload.drives.direct:
+            straight = drives.read_to_card(sum(sizes))
+            return self._emitter.transfer(
+                f"shards {name} in", DRIVE_READ, DRIVE_READ, straight, deps=(), allocates=[taken]
+            ), taken
+        transfer, count = self._host.into(sum(sizes), copies=len(sizes)), len(sizes)
+        ready = () if drives is None else (self._read(drives, sum(sizes), name),)
         position = self._emitter.transfer(
-            f"shards {name} in", COPY_IN, COPY_IN, transfer, deps=(), allocates=[taken], launches=count
+            f"shards {name} in", COPY_IN, COPY_IN, transfer, deps=ready, allocates=[taken], launches=count
         )
+        self._came.append(position)
         return position, taken
+
+    def _read(self, drives: Drives, size: float, name: str) -> int:
+        """Read the shards of a unit to host memory, where a copy has left room for them."""
+        deps = tuple(self._came[-READ_BUFFERS:][:1]) if len(self._came) >= READ_BUFFERS else ()
+        return self._emitter.transfer(f"shards {name} read", DRIVE_READ, DRIVE_READ, drives.read(size), deps=deps)
 
     def take_gradient(self, group: ShardGroup, after: int) -> str | None:
         """Copy the reduced gradient of *group* out behind the task at *after*; the key of what it becomes on the host,
@@ -60,8 +95,15 @@ class HostShards:
             position = self._emitter.transfer(
                 f"gradient {group.name} in", COPY_IN, COPY_IN, back, deps=(self._emitter.last,)
             )
-            self._out(group, position, _WIDE_BYTES)
+            if self._emitter.micro_batch in range(self._micro_batches - 1):
+                self._emitter.block_host()
+                return None
+            out = self._out(group, position, _WIDE_BYTES)
             self._emitter.block_host()
+            if self._drives is not None and self._offload.drives is not None:
+                size = float(group.trained_shard * _WIDE_BYTES) * self._offload.drives.share
+                written = self._drives.write(size)
+                self._emitter.transfer(f"gradient {group.name} write", DRIVE_WRITE, DRIVE_WRITE, written, deps=(out,))
             return None
         key = f"grad.{group.name} on host"
         sizes = [float(share.shard * self._stored_bytes) for share in group.trained]

@@ -48,15 +48,15 @@ class HostUpdate:
         job = self._job
         if job.zero == 1:
             self._gradients_out()
-            self._sweep("cpu AdamW", "cpu_optimizer", job.optimizer.sweep_bytes)
-            self._parameters_in(FP32_BYTES, copies=self._tensors)
+            self.sweep("cpu AdamW", "cpu_optimizer", job.optimizer.sweep_bytes)
+            self.parameters_in(FP32_BYTES, copies=self._tensors)
         elif job.offload.parameters:
-            self._sweep("cpu AdamW", "cpu_optimizer", _adamw_bytes(job))
+            self.sweep("cpu AdamW", "cpu_optimizer", _adamw_bytes(job))
         else:
-            self._sweep("scale gradients on cpu", "cpu_pass", SCALE_BYTES)
-            self._sweep("cpu AdamW", "cpu_optimizer", job.optimizer.sweep_bytes)
-            self._sweep("cast parameters on cpu", "cpu_pass", CAST_BYTES)
-            self._parameters_in(COMPUTE_BYTES, copies=1, pinned=False)
+            self.sweep("scale gradients on cpu", "cpu_pass", SCALE_BYTES)
+            self.sweep("cpu AdamW", "cpu_optimizer", job.optimizer.sweep_bytes)
+            self.sweep("cast parameters on cpu", "cpu_pass", CAST_BYTES)
+            self.parameters_in(COMPUTE_BYTES, copies=1, pinned=False)
         self._emitter.compute("synchronize", "synchronize", Priced(0, 0, "measured"))
 
     def _gradients_out(self) -> None:
@@ -65,13 +65,15 @@ class HostUpdate:
         self._emitter.transfer("gradients out", COPY_OUT, COPY_OUT, transfer, deps=deps, launches=copies)
         self._emitter.block_host()
 
-    def _sweep(self, name: str, kind: str, element_bytes: float) -> None:
+    def sweep(self, name: str, kind: str, element_bytes: float) -> None:
+        """A pass of the cores over what is updated; the host waits for it."""
         transfer = self._host.sweep(kind, self._elements * element_bytes, self._job.offload.threads)
         position = self._emitter.transfer(name, CORES, kind, transfer, deps=(), launches=0)
         self._emitter.block_host()
         self._emitter.await_(position)
 
-    def _parameters_in(self, element_bytes: int, *, copies: int, pinned: bool = True) -> None:
+    def parameters_in(self, element_bytes: int, *, copies: int, pinned: bool = True) -> None:
+        """Copy what was updated to the card; the next task there waits for it."""
         transfer, deps = self._host.into(self._elements * element_bytes, copies=copies, pinned=pinned), ()
         position = self._emitter.transfer("parameters in", COPY_IN, COPY_IN, transfer, deps=deps, launches=copies)
         if not pinned:

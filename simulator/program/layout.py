@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from simulator.engine.task import Allocation
 from simulator.model.architecture import Architecture
 from simulator.model.float8 import takes_part
@@ -20,6 +22,7 @@ from simulator.model.parameters import (
 )
 from simulator.parallel.sharding import ShardGroup, Share, shard_group
 from simulator.program.ddp import BUCKETS, bucket_sizes
+from simulator.program.drive_layout import drive_born, drive_resident
 from simulator.program.emitter import tensors
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.host_memory import host_memory, pinned
@@ -83,14 +86,16 @@ def lay_out(job: Job, stage: int) -> Layout:
     on_card, on_host = share_out(owned, job.offload.updated_on_host)
     resident = tuple(_kept(_resident(job, groups, owned)))
     born = tuple(_kept({("moments", "optimizer"): _moments(job, on_card)}))
-    hosted = host_resident(job, groups, on_host)
-    away = tuple(_hosted({("moments on host", "optimizer"): _moments(job, on_host)}))
+    way = job.offload.drives
+    hosted = host_resident(job, groups, on_host) if way is None else drive_resident(job, way, units, on_host)
+    moments = _hosted({("moments on host", "optimizer"): _moments(job, on_host)})
+    away = moments if way is None else drive_born(job, way, on_host)
     return Layout(
         layers,
         root,
         vision,
-        (*resident, *hosted),
-        (*born, *away),
+        (*resident, *_held_bytes(hosted)),
+        (*born, *_held_bytes(away)),
         owned,
         on_card,
         on_host,
@@ -200,6 +205,11 @@ def _hosted(sizes: dict[tuple[str, str], list[float]]) -> Iterator[Allocation]:
             yield host_memory(f"resident.{name}", kind, tensor_bytes)
 
 
+def _held_bytes(found: Iterable[Allocation]) -> Iterator[Allocation]:
+    """Those of *found* that hold anything."""
+    return (item for item in found if np.any(item.bytes))
+
+
 def host_resident(job: Job, groups: tuple[ShardGroup, ...], on_host: Ownership) -> Iterator[Allocation]:
     """What a rank's process holds in host memory from the start.
 
@@ -227,7 +237,7 @@ def _resident(job: Job, groups: tuple[ShardGroup, ...], owned: Ownership) -> dic
     ZeRO-1 beside its gradient buffer and shares of the master weights, ZeRO-2 beside its share of them.
     """
     frozen, trained = ([share for group in groups for share in getattr(group, name)] for name in ("frozen", "trained"))
-    if job.offload.parameters:
+    if job.offload.fetches:
         return {}
     if job.zero == 3:
         return {(f"parameters.{group.name}", "parameters"): tensor_bytes(job, group, whole=False) for group in groups}

@@ -37,15 +37,15 @@ class Swap:
         """*recompute* of the layer with that *ordinal* among those of its make, with the operators whose results are
         on the card or on the host instead.
         """
-        away = frozenset(name for name, share in self.host.items() if _taken(share, ordinal))
+        away = frozenset(name for name, share in self.host.items() if taken(share, ordinal))
         card = frozenset(name for name in self.card if name not in away and self._stays(name, ordinal))
         return replace(recompute, results=card, away=away)
 
     def _stays(self, name: str, ordinal: int) -> bool:
         """Shares count over all layers: among those whose results do not go to the host a larger share stays."""
         away = self.host.get(name, 0.0)
-        others = sum(not _taken(away, number) for number in range(ordinal))
-        return _taken(min(1.0, self.card[name] / max(1 - away, _HAIR)), others)
+        others = sum(not taken(away, number) for number in range(ordinal))
+        return taken(min(1.0, self.card[name] / max(1 - away, _HAIR)), others)
 
 
 def ordinals(makes: Sequence[object]) -> list[int]:
@@ -58,6 +58,6 @@ def ordinals(makes: Sequence[object]) -> list[int]:
     return found
 
 
-def _taken(share: float, ordinal: int) -> bool:
+def taken(share: float, ordinal: int) -> bool:
     """Whether the thing with that *ordinal* is among an evenly spread *share*."""
     return floor((ordinal + 1) * share + _HAIR) > floor(ordinal * share + _HAIR)

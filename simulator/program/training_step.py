@@ -15,6 +15,8 @@ from simulator.program.activation_swap import ActivationSwap
 from simulator.program.batch_steps import BatchSteps, LayerSteps, TokenSteps
 from simulator.program.costs import Costs
 from simulator.program.data_parallel import data_parallel
+from simulator.program.drive_update import DriveUpdate
+from simulator.program.drives import Drives
 from simulator.program.emitter import Emitter
 from simulator.program.host_memory import HostMemory
 from simulator.program.host_update import HostUpdate
@@ -73,6 +75,8 @@ class _Stage:
         levels = [level.size for level in job.cluster.levels]
         self._network = Network(job.cluster, Placement(job.mesh, job.folding, levels, number), job.mesh)
         self._host = HostMemory(job.cluster, job.folding.behaviours)
+        way = job.offload.drives
+        self._drives = None if way is None else Drives(job.cluster, self._host, way)
         self._layout = lay_out(job, number)
         alone = [replace(job, micro_batches=(batch,)) for batch in job.micro_batches]
         shared = costs, self._network, self._layout, number
@@ -100,6 +104,7 @@ class _Stage:
             self._layout,
             self._operators,
             self._host,
+            self._drives,
             micro_batches,
             self._number,
         )
@@ -153,11 +158,14 @@ class _Stage:
 
     def _update(self, emitter: Emitter) -> None:
         """Write the update, on the card and behind it on the host's cores."""
-        job, layout = self._job, self._layout
+        job, layout, way = self._job, self._layout, self._job.offload.drives
         if layout.on_card.tensors or not layout.on_host.tensors:
             update = Update(emitter, self._costs, self._network, job.optimizer, layout.on_card)
             rules()[job.optimizer.name].write(update)
-        HostUpdate(job, emitter, self._host, layout.on_host.tensors).write()
+        if self._drives is not None and way is not None and layout.on_host.tensors:
+            DriveUpdate(job, emitter, self._host, self._drives, way, layout.on_host.tensors).write()
+        else:
+            HostUpdate(job, emitter, self._host, layout.on_host.tensors).write()
 
     def _offload(self, emitter: Emitter) -> ActivationOffload | None:
         way, swap = self._job.offload.activations, self._job.swap

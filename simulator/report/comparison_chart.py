@@ -27,6 +27,7 @@ _COLOURS = {
     "exposed_pp_s": "#882255",
     "exposed_swap_s": "#5D4037",
     "exposed_host_s": "#A1887F",
+    "exposed_drives_s": "#78909C",
     "pipeline_bubble_s": "#CC79A7",
     "imbalance_s": "#7D8B96",
     "launch_bound_s": "#D5D9DC",

@@ -13,6 +13,7 @@ TIME_LABELS = {
     "exposed_fsdp_s": "exposed FSDP",
     "exposed_swap_s": "exposed copies to and from the host",
     "exposed_host_s": "waiting for the host's cores",
+    "exposed_drives_s": "waiting for drives",
     "exposed_tp_s": "exposed tensor parallel",
     "exposed_pp_s": "exposed pipeline transfer",
     "pipeline_bubble_s": "pipeline bubble",

@@ -80,6 +80,7 @@ GROUPS = (
     Group("send, receive", "#882255", ("send", "pipeline"), "wire"),
     Group("host copies", "#5D4037", ("copy_in", "copy_out"), "copy"),
     Group("host's cores", "#A1887F", ("cpu_optimizer", "cpu_pass")),
+    Group("drives", "#78909C", ("drive_read", "drive_write", "drive_wait"), "copy"),
     Group("launch", "#DDDDDD", ("launch",), "other"),
     OTHER,
 )
@@ -99,6 +100,8 @@ STREAMS = {
     "copy_in": "copy in",
     "copy_out": "copy out",
     "cores": "host's cores",
+    "drive_read": "drives read",
+    "drive_write": "drives write",
     "host": "host",
 }
 """Streams that people know, from top to bottom, with the words for them."""
