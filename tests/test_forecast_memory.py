@@ -44,6 +44,7 @@ def test_a_tier_that_holds_nothing_is_told_with_its_capacity() -> None:
     assert found["ddr"] == {"peak_bytes": 0.0, "capacity_bytes": 20.0, "breakdown": {}}
     assert found["hbm"]["breakdown"] == {"parameters": 8.0, "context": 1.0}
     assert (found["hbm"]["allocated_bytes"], found["hbm"]["reserved_bytes"]) == (8.0, 8.5)
+    assert found["hbm"]["held_bytes"] == 8.0
     assert (found["hbm"]["first_step_peak_bytes"], found["hbm"]["settling_peak_bytes"]) == (6.0, 7.0)
     assert found["hbm"]["peaks"] == [peak.row()]
 

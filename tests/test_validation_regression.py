@@ -15,6 +15,7 @@ MARGIN = 0.005
 STEP, THROUGHPUT = "step_time_s", "tokens_per_s_per_accelerator"
 ALLOCATED, RESERVED = "peak_allocated_bytes", "peak_reserved_bytes"
 FIRST = "first_step_peak_allocated_bytes"
+BETWEEN_STEPS = "held_allocated_bytes"
 HELD = {
     ("h200", STEP): (18, 0.032, 0.088),
     ("h200", ALLOCATED): (18, 0.000, 0.015),
@@ -36,8 +37,9 @@ HELD = {
     ("h200-swap", ALLOCATED): (11, 0.002, 0.033),
     ("h200-swap", RESERVED): (11, 0.013, 0.087),
     ("h200-swap", FIRST): (11, 0.000, 0.044),
-    ("offload", STEP): (4, 0.092, 0.345),
-    ("offload", ALLOCATED): (4, 0.265, 0.356),
+    ("offload", STEP): (6, 0.091, 0.344),
+    ("offload", ALLOCATED): (1, 0.000, 0.000),
+    ("offload", BETWEEN_STEPS): (5, 0.003, 0.004),
     ("offload", RESERVED): (7, 0.044, 0.169),
     ("offload", THROUGHPUT): (7, 0.030, 0.206),
     ("llm-foundry", THROUGHPUT): (10, 0.041, 0.312),

@@ -21,6 +21,7 @@ TITLES = {
     "peak_allocated_bytes": ("allocated, GB", "{:.2f}", 1e9),
     "peak_reserved_bytes": ("reserved, GB", "{:.2f}", 1e9),
     "first_step_peak_allocated_bytes": ("allocated in the first step, GB", "{:.2f}", 1e9),
+    "held_allocated_bytes": ("held between steps, GB", "{:.2f}", 1e9),
 }
 SOURCES = {
     "h200": "own runs on one and two H200",

@@ -58,6 +58,10 @@ class TierLedger:
                 found[behaviour] = _largest(added, behaviour) or _largest(resident, behaviour)
         return found
 
+    def resident_bytes(self, behaviour: int) -> float:
+        """What *behaviour* holds before the program and after it."""
+        return sum(of_behaviour(change, behaviour) for position, _, change in self.entries if position < 0)
+
     def peak_task(self, behaviour: int) -> int:
         """Position of the task at which *behaviour* reached its peak; -1 when it is resident memory alone."""
         return self.entries[int(self.peak_entry[behaviour])][0]

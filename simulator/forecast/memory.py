@@ -89,6 +89,7 @@ class MemoryForecast:
         hbm = block["hbm"]
         hbm["allocated_bytes"] = hbm["peak_bytes"] - self.outside_bytes
         hbm["reserved_bytes"] = self.reserved_bytes
+        hbm["held_bytes"] = self.ledgers["hbm"].resident_bytes(self.hottest) - self.outside_bytes
         hbm["first_step_peak_bytes"] = self.first_step_peak_bytes
         hbm["settling_peak_bytes"] = self.settling_peak_bytes
         hbm["peaks"] = [peak.row() for peak in self.peaks]

@@ -459,6 +459,9 @@ class Measured(Section):
     first_step_peak_allocated_bytes: Bytes | None = Field(
         None, description="Highest allocation up to the end of the first step, which makes the optimizer's states."
     )
+    held_allocated_bytes: Bytes | None = Field(
+        None, description="What the allocator holds between two steps (Megatron-LM's mem-allocated)."
+    )
     source: Annotated[str, Field(min_length=1, description="Who measured it, with what.")]
 
 

@@ -23,6 +23,7 @@ METRICS: dict[str, Callable[[dict[str, Any]], float]] = {
         - summary["memory"]["hbm"]["peak_bytes"]
         + summary["memory"]["hbm"]["allocated_bytes"]
     ),
+    "held_allocated_bytes": lambda summary: float(summary["memory"]["hbm"]["held_bytes"]),
 }
 """How a forecast's summary answers each measured figure."""
 

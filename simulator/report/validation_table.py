@@ -17,6 +17,7 @@ _TITLES = {
     "peak_allocated_bytes": ("allocated", human_bytes),
     "peak_reserved_bytes": ("reserved", human_bytes),
     "first_step_peak_allocated_bytes": ("allocated, first step", human_bytes),
+    "held_allocated_bytes": ("held between steps", human_bytes),
 }
 _LARGE = 0.10
 """Relative error from which a figure is coloured."""
