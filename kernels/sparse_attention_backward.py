@@ -143,7 +143,8 @@ def sparse_attention(
 ) -> torch.Tensor:
     """[T, H, latent]: attention of q [T, H, latent + rope] to the rows of *kv_SC* that int32 *index_TJ* names.
 
-    Differentiable in q and kv. Latent, rope and J are powers of two, 64, 16 and 128 at least on a GPU.
+    Differentiable in q and kv. Latent, rope and J are powers of two, on a GPU 64, 16 and 16 at least; J is 128 at least
+    where the kernels for Hopper run.
     """
     check(q_THC, kv_SC, index_TJ, latent)
     return _SparseAttention.apply(q_THC.contiguous(), kv_SC.contiguous(), index_TJ.contiguous(), latent, scale)

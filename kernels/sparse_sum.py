@@ -18,6 +18,9 @@ import triton.language as tl
 from kernels.sparse_tiles import Parts, hopper
 
 KEYS = 64
+LEAST_KEYS = 16
+"""Keys of the smallest step. A walk takes two steps at least where there are as many: of a single one of 64 keys, the
+assembler that Triton 3.6 brings loses an address of the second part's weights."""
 CHANNELS = 128
 LAUNCH = {"num_warps": 4, "num_stages": 5}
 
@@ -69,7 +72,14 @@ def weighted_sum(
 
         sum_latents(weight_TJW, kv_SC, index_TJ, heads, out_THE, per_TW)
         slices = slices[1:]
-    sides = {"J": J, "C": kv_SC.shape[1], "E": E, "B": min(KEYS, J), "X": heads.x, "Y": heads.y}
+    sides = {
+        "J": J,
+        "C": kv_SC.shape[1],
+        "E": E,
+        "B": min(KEYS, J, max(LEAST_KEYS, J // 2)),
+        "X": heads.x,
+        "Y": heads.y,
+    }
     for first, width, times in slices:
         if width > 0:
             arguments = (weight_TJW, kv_SC, index_TJ, out_THE, per_TW, H, heads.width, heads.programs, first)
