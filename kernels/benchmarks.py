@@ -24,18 +24,17 @@ import triton
 from kernels import (
     benchmark_dsa,
     benchmark_kda,
+    benchmark_loss,
     gated_unit,
     grouped_gemm,
-    loss,
     permutation,
     rms_norm,
 )
 from kernels.reference import gated_unit as plain_unit
 from kernels.reference import grouped_gemm as plain_grouped
-from kernels.reference import loss as plain_loss
 from kernels.reference import permutation as plain_permutation
 from kernels.reference import rms_norm as plain_norm
-from kernels.timing import Call, Row, differentiated, distance, drawn, errors, peak_bytes, seconds
+from kernels.timing import Call, Row, differentiated, distance, drawn, errors, seconds
 
 
 def ceilings() -> Iterator[Row]:
@@ -86,31 +85,6 @@ def rows_kernels(T: int = 16384) -> Iterator[Row]:
     yield from passes("combine_norm", shape, *both_ways, [y, weight, scale], moved)
 
 
-def losses() -> Iterator[Row]:
-    """The loss of a head: plain, in chunks of rows, and cut along the vocabulary."""
-    for N, D, V, checked in ((1000, 512, 5003, True), (8192, 4096, 128256, False), (8192, 7168, 163840, False)):
-        x, w = drawn(N, D), drawn(V, D) * D**-0.5
-        label = torch.randint(V, (N,), device="cuda")
-        label[::7] = loss.IGNORED
-        one = torch.ones((), device="cuda")
-        calls = {
-            "plain": lambda x, w, label=label: torch.nn.functional.cross_entropy(x @ w.T, label),
-            "chunk": lambda x, w, label=label: loss.chunk_loss(x, w, label),
-            "cut": lambda x, w, label=label: loss.cut_loss(x, w, label),
-        }
-        for name, function in calls.items():
-            row: Row = {"kernel": f"loss, {name}", "pass": "forward and backward", "shape": (N, D, V)}
-            pieces = -(-V // loss.sides(N, D, V, loss.BUDGET_BYTES, 2)[1]) if name == "cut" else 1
-            row["flops"] = (8.0 - 2.0 / pieces) * N * D * V
-            if checked:
-                row["errors"] = errors(function, partial(plain_loss.plain_loss, label_N=label), [x, w], one)
-            else:
-                call = differentiated(function, [x, w], one)
-                row["s"] = seconds(call, 4)
-                row["peak_beside_gradients_bytes"] = peak_bytes(call) - 2 * (x.numel() + w.numel())
-            yield row
-
-
 def grouped(experts: int = 14) -> Iterator[Row]:
     """Grouped matmuls by rows of an expert, even and skewed, beside torch._grouped_mm."""
     for K, N in ((3584, 6144), (3072, 3584)):
@@ -149,7 +123,8 @@ PARTS = {
     "kda": benchmark_kda.forward,
     "kda_gradients": benchmark_kda.gradients,
     "kda_chain": benchmark_kda.chain,
-    "loss": losses,
+    "kda_public": benchmark_kda.beside_a_package,
+    "loss": benchmark_loss.losses,
     "grouped": grouped,
     "rows": rows_kernels,
     "indexer": benchmark_dsa.indexers,

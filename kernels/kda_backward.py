@@ -24,13 +24,13 @@ from kernels.kda import (
     UNIT_EPSILON,
     Chunks,
     Prepared,
-    checked,
     kda_forward,
     prepare,
     scan,
     sigmoid,
     tiles,
 )
+from kernels.kda_function import Way, delta_rule
 
 PART = 64
 """Rows of a chunk's state that `_local` takes at a time."""
@@ -282,19 +282,11 @@ def kda_backward(
     return [*gradients, drate.sum((0, 2)), dbias.sum(0)], dbegin_SHDD
 
 
-class _Kda(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, lengths, lower_bound, begin_SHDD, *inputs):
-        ctx.chunks = checked(inputs, lengths, lower_bound)
-        ctx.lower_bound = lower_bound
-        ctx.save_for_backward(begin_SHDD, *inputs)
-        return kda_forward(inputs, lengths, begin_SHDD, lower_bound)
-
-    @staticmethod
-    def backward(ctx, do_THD, dfinal_SHDD):
-        begin, *inputs = ctx.saved_tensors
-        gradients, dbegin = kda_backward(inputs, ctx.chunks, begin, ctx.lower_bound, do_THD, dfinal_SHDD)
-        return None, None, None if begin is None else dbegin, *gradients
+FUSED = Way(
+    CHUNK.value,
+    lambda *known: (*kda_forward(*known), ()),
+    lambda inputs, _, *known: kda_backward(inputs, *known),
+)
 
 
 def kda(
@@ -304,4 +296,4 @@ def kda(
     lower_bound: float = -5.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`kernels.kda.kda_forward`, differentiable in every input and in the first states."""
-    return _Kda.apply(lengths, lower_bound, begin_SHDD, *(x.contiguous() for x in inputs))
+    return delta_rule(FUSED, inputs, lengths, begin_SHDD, lower_bound)

@@ -15,7 +15,7 @@ columns of one program's state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -186,8 +186,7 @@ def _outputs(q_ptr, sum_ptr, a_ptr, states_ptr, new_ptr, start_ptr, end_ptr, o_p
     put(o_ptr, at_C, here_C, o_CD)
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """What the backward pass needs beside the inputs: q and k at unit length, scores, inverses."""
 
     q_THD: torch.Tensor

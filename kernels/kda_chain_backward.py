@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.kda import UNIT_EPSILON, Chunks, checked, sigmoid
+from kernels.kda import UNIT_EPSILON, Chunks, sigmoid
 from kernels.kda_chain import (
     BLOCK,
     CHUNK,
@@ -34,6 +34,7 @@ from kernels.kda_chain import (
     tile,
     vectors,
 )
+from kernels.kda_function import Way, delta_rule
 
 STATE_LAUNCH = {"num_warps": 4, "num_stages": 2}
 """Of the walk back: two programs a multiprocessor."""
@@ -282,21 +283,9 @@ def kda_chain_backward(
     return [dq, dk, dv, dg, dbeta, drate.sum((0, 2)), dbias.sum(0)], dbegin_SHDD
 
 
-class _KdaChain(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, lengths, lower_bound, begin_SHDD, *inputs):
-        ctx.chunks = checked(inputs, lengths, lower_bound, CHUNK.value)
-        ctx.lower_bound = lower_bound
-        o_THD, final_SHDD, kept = kda_chain_forward(inputs, lengths, begin_SHDD, lower_bound)
-        ctx.save_for_backward(begin_SHDD, kept.q_THD, kept.k_THD, kept.a_THC, kept.inverse_THC, *inputs)
-        return o_THD, final_SHDD
-
-    @staticmethod
-    def backward(ctx, do_THD, dfinal_SHDD):
-        begin, q, k, a, inverse, *inputs = ctx.saved_tensors
-        known = (inputs, Kept(q, k, a, inverse), ctx.chunks, begin, ctx.lower_bound)
-        gradients, dbegin = kda_chain_backward(*known, do_THD, dfinal_SHDD)
-        return None, None, None if begin is None else dbegin, *gradients
+CHAIN = Way(
+    CHUNK.value, kda_chain_forward, lambda inputs, kept, *known: kda_chain_backward(inputs, Kept(*kept), *known)
+)
 
 
 def kda_chain(
@@ -306,4 +295,4 @@ def kda_chain(
     lower_bound: float = -5.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`kernels.kda_chain.kda_chain_forward`, differentiable in every input and in the first states."""
-    return _KdaChain.apply(lengths, lower_bound, begin_SHDD, *(x.contiguous() for x in inputs))
+    return delta_rule(CHAIN, inputs, lengths, begin_SHDD, lower_bound)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -42,6 +44,14 @@ def peak_bytes(call: Call) -> int:
     call()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
+
+
+def package(name: str, module: str) -> tuple[Any, Row]:
+    """(the module of a public package, its version), or (None, how to install it) where it cannot be imported."""
+    try:
+        return import_module(module), {"package": f"{name} {version(name)}"}
+    except ImportError as error:
+        return None, {"missing": f"pip install --no-deps {name} ({error})"}
 
 
 def drawn(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
