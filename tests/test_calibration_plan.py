@@ -8,7 +8,8 @@ def shapes(**how):
 def test_quick_measures_a_part_of_what_a_full_run_does():
     quick, full = shapes(quick=True, gpus=2), shapes(quick=False, gpus=2)
     assert set(quick) == set(full)
-    assert all(set(quick[name]) <= set(full[name]) for name in quick)
+    largest_too = {(size, "amax") for size, _ in full["fp8_casts"]}
+    assert all(set(quick[name]) <= set(full[name]) | largest_too for name in quick)
     assert len(quick["gemm"]) == 173
     assert len(full["gemm"]) == 324
 

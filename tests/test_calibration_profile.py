@@ -42,7 +42,7 @@ def test_the_set_has_the_form_that_is_shipped(made):
     home, profile = made
     assert profile.part == "x999"
     assert profile.like == "h100-sxm-96g-hbm2e"  # 2.4 TB/s as well
-    assert profile.clock_s == pytest.approx(4.32e-6)
+    assert profile.clock_s == pytest.approx(4.384e-6)
     written = {file.relative_to(home).as_posix() for file in profile.files}
     assert {"accelerators/x999.yaml", "nodes/2x-x999.yaml", "measured/x999/gemm.yaml"} <= written
     assert load(home / "accelerators" / "x999.yaml", AcceleratorSheet).name == "NVIDIA X999"
@@ -78,11 +78,11 @@ def test_the_node_holds_what_was_measured(made):
     cluster = build_cluster("nodes/2x-x999", "single-node", 2, home)
     assert cluster.accelerator.id == "x999"
     node = cluster.node
-    assert node.scale_up.compute_taken.value == pytest.approx(0.218, abs=0.001)
+    assert node.scale_up.compute_taken.value == pytest.approx(0.225, abs=0.001)
     assert node.host_link.d2h.value == pytest.approx(55.06e9 / SLOWER, rel=0.001)
     assert {node.host_link.h2d.grade, node.scale_up.compute_taken.grade} == {"measured"}
     gathered = node.scale_up.collectives["all_gather"]
-    assert float(gathered.latency_s(2, 4096)) == pytest.approx(SLOWER * (5.488e-6 + 4.32e-6) - 4.32e-6, rel=0.01)
+    assert float(gathered.latency_s(2, 4096)) == pytest.approx(SLOWER * (4.72e-6 + 4.384e-6) - 4.384e-6, rel=0.01)
 
 
 def test_a_forecast_is_priced_with_the_set(made):

@@ -47,7 +47,7 @@ def test_the_nearest_series_agrees_in_format_then_direction_then_head_width():
     every = (other, back, narrow, wide)
 
     def picked(dtype, *, backward, head_dim):
-        return pick(every, dtype, backward=backward, head_dim=head_dim, weight_gradient=False)
+        return pick(every, dtype, backward=backward, head_dim=head_dim, weight_gradient=False, even_parts=True)
 
     assert picked("bf16", backward=False, head_dim=160) is wide
     assert picked("bf16", backward=False, head_dim=64) is narrow
@@ -55,10 +55,16 @@ def test_the_nearest_series_agrees_in_format_then_direction_then_head_width():
     assert picked("fp8", backward=True, head_dim=192) is other
 
 
+def nearest(every, dtype, *, weight_gradient=False, even_parts=True):
+    """Of a backward pass."""
+    known = {"backward": True, "head_dim": None}
+    return pick(every, dtype, **known, weight_gradient=weight_gradient, even_parts=even_parts)
+
+
 def test_scales_decide_between_series_of_one_format_and_not_between_parts():
     whole, rows = (ComputeSeries(by="flops", points=((1, 0.5),), dtype=dtype) for dtype in ("fp8", "fp8/rowwise"))
     for asked, found in (("fp8", whole), ("fp8/rowwise", rows), ("fp8/mx", whole)):
-        assert pick((whole, rows), asked, backward=True, head_dim=None, weight_gradient=False) is found
+        assert nearest((whole, rows), asked) is found
     own, other = curve("a", compute=[whole]), curve("b", compute=[rows])
     assert choose((own, other), "fp8/rowwise", backward=False) is own
 
@@ -67,7 +73,13 @@ def test_the_gradient_of_weights_has_a_series_of_its_own():
     rows = Series(by="bytes", points=((1, 0.7),), weight_gradient=False)
     weights = Series(by="bytes", points=((1, 0.5),), weight_gradient=True)
     for wanted, asked in ((rows, False), (weights, True)):
-        assert pick((rows, weights), "bf16", backward=True, head_dim=None, weight_gradient=asked) is wanted
+        assert nearest((rows, weights), "bf16", weight_gradient=asked) is wanted
+
+
+def test_unequal_parts_have_a_series_of_their_own():
+    equal, unequal = (Series(by="bytes", points=((1, 0.7),), even_parts=even) for even in (True, False))
+    for wanted, asked in ((equal, True), (unequal, False)):
+        assert nearest((equal, unequal), "bf16", even_parts=asked) is wanted
 
 
 def test_a_part_without_the_format_hands_over_to_the_next_part():

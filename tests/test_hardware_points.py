@@ -11,65 +11,65 @@ from simulator.calibration.store import read_all
 from simulator.hardware.kernel_time import kernel_time
 
 LIMITS = {  # (kind, layout or format): median and worst error of calls above 30 us
-    ("amax", "bf16"): (0.02, 0.03),
-    ("attention", "sdpa backward"): (0.06, 0.10),
-    ("attention", "sdpa forward"): (0.03, 0.09),
-    ("broadcast", "bf16"): (0.06, 0.08),
+    ("amax", "bf16"): (0.01, 0.06),
+    ("amax_compiled", "bf16"): (0.02, 0.02),
+    ("attention", "sdpa backward"): (0.03, 0.10),
+    ("attention", "sdpa forward"): (0.02, 0.10),
+    ("broadcast", "bf16"): (0.06, 0.07),
     ("broadcast", "fp32"): (0.01, 0.02),
-    ("cast_down", "bf16"): (0.02, 0.03),
-    ("cast_down", "fp32"): (0.02, 0.03),
+    ("cast_down", "bf16"): (0.02, 0.02),
+    ("cast_down", "fp32"): (0.02, 0.04),
     ("cast_up", "bf16"): (0.01, 0.02),
-    ("cat", "bf16"): (0.03, 0.04),
-    ("chunk_cat", "bf16"): (0.04, 0.04),
-    ("copy", "bf16"): (0.03, 0.04),
+    ("cat", "bf16"): (0.02, 0.03),
+    ("chunk_cat", "bf16"): (0.05, 0.05),
+    ("copy", "bf16"): (0.02, 0.03),
     ("elementwise", "bf16"): (0.03, 0.07),
     ("elementwise", "fp32"): (0.01, 0.02),
     ("fill", "bf16"): (0.02, 0.03),
     ("fill", "fp32"): (0.02, 0.03),
     ("gather", "bf16"): (0.01, 0.02),
-    ("gemm", "dW = dy^T x"): (0.04, 0.23),
-    ("gemm", "dx = dy W"): (0.04, 0.34),
-    ("gemm", "fp8 blockwise"): (0.05, 0.14),
-    ("gemm", "fp8 rowwise"): (0.05, 0.28),
-    ("gemm", "fp8 tensorwise"): (0.04, 0.10),
-    ("gemm", "y = x W^T"): (0.04, 0.22),
-    ("gemm", "dW = dy^T x, power-limited"): (0.06, 0.17),
-    ("gemm", "dx = dy W, power-limited"): (0.05, 0.18),
-    ("gemm", "fp8 blockwise, power-limited"): (0.12, 0.23),
-    ("gemm", "fp8 rowwise, power-limited"): (0.06, 0.17),
-    ("gemm", "fp8 tensorwise, power-limited"): (0.06, 0.10),
-    ("gemm", "y = x W^T, power-limited"): (0.04, 0.14),
-    ("grouped_gemm", "dW = x^T dy"): (0.08, 0.31),
-    ("grouped_gemm", "dx = dy W^T"): (0.05, 0.29),
-    ("grouped_gemm", "y = x W"): (0.05, 0.30),
-    ("grouped_gemm", "dW = x^T dy, power-limited"): (0.07, 0.18),
-    ("grouped_gemm", "dx = dy W^T, power-limited"): (0.06, 0.13),
-    ("grouped_gemm", "y = x W, power-limited"): (0.06, 0.13),
+    ("gemm", "dW = dy^T x"): (0.03, 0.22),
+    ("gemm", "dW = dy^T x, power-limited"): (0.08, 0.19),
+    ("gemm", "dx = dy W"): (0.05, 0.32),
+    ("gemm", "dx = dy W, power-limited"): (0.06, 0.21),
+    ("gemm", "fp8 blockwise"): (0.04, 0.13),
+    ("gemm", "fp8 blockwise, power-limited"): (0.08, 0.21),
+    ("gemm", "fp8 rowwise"): (0.04, 0.26),
+    ("gemm", "fp8 rowwise, power-limited"): (0.05, 0.14),
+    ("gemm", "fp8 tensorwise"): (0.04, 0.08),
+    ("gemm", "fp8 tensorwise, power-limited"): (0.06, 0.09),
+    ("gemm", "y = x W^T"): (0.05, 0.35),
+    ("gemm", "y = x W^T, power-limited"): (0.04, 0.15),
+    ("grouped_gemm", "dW = x^T dy"): (0.07, 0.30),
+    ("grouped_gemm", "dW = x^T dy, power-limited"): (0.05, 0.16),
+    ("grouped_gemm", "dx = dy W^T"): (0.04, 0.27),
+    ("grouped_gemm", "dx = dy W^T, power-limited"): (0.04, 0.15),
+    ("grouped_gemm", "y = x W"): (0.04, 0.29),
+    ("grouped_gemm", "y = x W, power-limited"): (0.05, 0.13),
     ("loss", "backward"): (0.03, 0.05),
     ("loss", "forward"): (0.03, 0.07),
     ("masked_fill", "bf16"): (0.07, 0.08),
-    ("norm", "bf16"): (0.01, 0.02),
+    ("norm", "bf16"): (0.01, 0.01),
     ("optimizer", "bf16"): (0.02, 0.02),
     ("optimizer", "fp32"): (0.02, 0.02),
     ("optimizer_foreach", "bf16"): (0.02, 0.02),
-    ("optimizer_foreach", "fp32"): (0.02, 0.02),
+    ("optimizer_foreach", "fp32"): (0.01, 0.01),
     ("quantize", "bf16"): (0.02, 0.03),
-    ("quantize_blocks", "bf16"): (0.08, 0.11),
-    ("quantize_columns", "bf16"): (0.03, 0.04),
-    ("quantize_rows", "bf16"): (0.02, 0.03),
-    ("quantize_transposed", "bf16"): (0.06, 0.08),
-    ("reduction", "bf16"): (0.03, 0.09),
-    ("reduction", "fp32"): (0.06, 0.14),
-    ("scatter", "bf16"): (0.01, 0.03),
-    ("scatter_put", "bf16"): (0.04, 0.26),
+    ("quantize_blocks", "bf16"): (0.03, 0.04),
+    ("quantize_columns", "bf16"): (0.04, 0.09),
+    ("quantize_rows", "bf16"): (0.02, 0.02),
+    ("quantize_transposed", "bf16"): (0.08, 0.09),
+    ("reduction", "bf16"): (0.03, 0.08),
+    ("reduction", "fp32"): (0.04, 0.12),
+    ("scatter", "bf16"): (0.01, 0.04),
+    ("scatter_put", "bf16"): (0.03, 0.26),
     ("split_copy", "bf16"): (0.04, 0.04),
-    ("topk", "fp32"): (0.06, 0.13),
-    ("transpose", "bf16"): (0.01, 0.02),
-    ("transpose", "fp8"): (0.10, 0.12),
+    ("topk", "fp32"): (0.07, 0.13),
+    ("transpose", "bf16"): (0.01, 0.01),
+    ("transpose", "fp8"): (0.06, 0.11),
 }
-OTHERWISE = {("sort", "int64"), ("amax_compiled", "bf16")}
-"""The sort follows profiled steps, where choices have fewer bits; the other was timed at other sizes, each of which
-inductor splits in its own way."""
+OTHERWISE = {("sort", "int64")}
+"""It follows profiled steps, where choices have fewer bits."""
 RESIDUALS = residuals()
 
 
@@ -83,12 +83,12 @@ def test_no_curve_drifts_from_its_points(group, limits):
     assert (np.median(size) <= limits[0], size.max() <= limits[1]) == (True, True)
 
 
-def test_half_of_all_matmuls_below_the_power_limit_lie_within_four_and_a_half_percent():
+def test_half_of_all_matmuls_below_the_power_limit_lie_within_four_percent():
     groups = [errors for (kind, layout), errors in RESIDUALS.items() if "gemm" in kind and "power" not in layout]
     size = np.abs(np.concatenate(groups))
-    assert len(size) > 450
-    assert np.median(size) < 0.045
-    assert np.mean(size < 0.15) > 0.90
+    assert len(size) > 950
+    assert np.median(size) < 0.04
+    assert np.mean(size < 0.15) > 0.89
 
 
 def test_points_know_where_they_come_from():
@@ -98,8 +98,8 @@ def test_points_know_where_they_come_from():
     stored = {table.name: len(table.points) for table in read_all(FOLDER / "points")}
     assert stored == {name: table["points"] for name, table in told["tables"].items()}
     assert set(stored) == {table.name for table in tables(quick=True, gpus=2)}
-    assert sum(stored.values()) == 1676
-    unpriced = {"launch", "host_copy", "sustained", "interference", "kda_decode", "indexer_choice", *OPERATIONS}
+    assert sum(stored.values()) == 2885
+    unpriced = {"launch", "host_copy", "sustained", "interference", "kda_decode", *OPERATIONS}
     assert {point.kind for point in points()} <= set(H200.curves) | unpriced
 
 

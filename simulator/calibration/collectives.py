@@ -18,7 +18,8 @@ HOT = 3
 def measure(shape: tuple[int]) -> Iterator[Point]:
     """All-gather, reduce-scatter, all-reduce and all-to-all of a size; a point's shape is (bytes, ranks).
 
-    The skewed all-to-all adds what the busiest port receives: rank 0, from all others.
+    The skewed all-to-all adds what the busiest port receives: rank 0, from all others. One more sends parts that do not
+    begin at 16 bytes, which no row of an expert does.
     """
     (size,) = shape
     ranks = dist.get_world_size()
@@ -27,6 +28,7 @@ def measure(shape: tuple[int]) -> Iterator[Point]:
             yield point(operation, operation, (size, ranks), call, traffic=float(size), dtype=name)
     call, busiest_bytes = _skewed(size)
     yield point("all_to_all", "all_to_all, skewed", (size, ranks, busiest_bytes), call, traffic=float(size))
+    yield point("all_to_all", "all_to_all, off 16 bytes", (size, ranks), _off_grain(size), traffic=float(size))
 
 
 def _calls(size: int, dtype: torch.dtype) -> dict[str, Callable[[], object]]:
@@ -52,3 +54,14 @@ def _skewed(size: int) -> tuple[Callable[[], object], int]:
     into = torch.empty(sum(received), device="cuda", dtype=torch.bfloat16)
     busiest_bytes = (ranks - 1) * sent[0] * torch.bfloat16.itemsize
     return lambda: dist.all_to_all_single(into, whole, received, sent), busiest_bytes
+
+
+def _off_grain(size: int) -> Callable[[], object]:
+    """Almost even parts, the first an element longer than the last: what follows the first lies two bytes off."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    even = size // torch.bfloat16.itemsize // ranks
+    sent = [even + 1, *[even] * (ranks - 2), even - 1]
+    received = [sent[rank]] * ranks
+    whole = torch.randn(sum(sent), device="cuda").bfloat16()
+    into = torch.empty(sum(received), device="cuda", dtype=torch.bfloat16)
+    return lambda: dist.all_to_all_single(into, whole, received, sent)

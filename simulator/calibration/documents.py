@@ -21,7 +21,9 @@ def curve_yaml(curve: Curve) -> str:
     told = curve.model_dump(exclude_none=True, exclude_defaults=True)
     head = {key: told[key] for key in ("kind", "part", "source", "grade", "spread")}
     head["overhead"] = written(float(f"{curve.overhead:.{DIGITS}g}"), "s")
-    rest = {key: _short(told[key]) for key in ("sustained", "compute", "memory", "notes") if key in told}
+    rest = {
+        key: _short(told[key]) for key in ("sustained", "serial", "choice", "compute", "memory", "notes") if key in told
+    }
     return dumped(head | rest)
 
 

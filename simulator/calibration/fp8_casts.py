@@ -17,12 +17,12 @@ COMPILED_FROM = 2**22
 """Elements below which a compiled kernel is all start; compiling takes a second each."""
 
 
-def measure(shape: tuple[int]) -> Iterator[Point]:
-    """Single eager kernels over a matrix of so many elements, then what a compiler fuses."""
-    (elements,) = shape
+def measure(shape: tuple[int, str]) -> Iterator[Point]:
+    """Of a matrix of so many elements "all": single eager kernels, then what a compiler fuses; or "amax" alone."""
+    elements, which = shape
     x = torch.randn(elements // COLUMNS, COLUMNS, device="cuda", dtype=torch.bfloat16)
-    calls = (*_eager(x), *(_compiled(x) if elements >= COMPILED_FROM else ()))
-    for kind, name, dtype, element_bytes, call in calls:
+    eager = _eager(x) if which == "all" else ()
+    for kind, name, dtype, element_bytes, call in (*eager, *_compiled(x, which)):
         yield point(kind, name, tuple(x.shape), call, traffic=element_bytes * elements, dtype=dtype)
 
 
@@ -41,16 +41,19 @@ def _eager(x: torch.Tensor) -> tuple[Call, ...]:
     )
 
 
-def _compiled(x: torch.Tensor) -> Iterator[Call]:
+def _compiled(x: torch.Tensor, which: str) -> Iterator[Call]:
     one = torch.ones((), device="cuda")
-    for kind, function, element_bytes, more in (
-        ("amax_compiled", amax, 2.0, ()),
+    largest = ("amax_compiled", amax, 2.0, ())
+    casts = (
         ("quantize", cast, 3.0, (one,)),
         ("quantize_transposed", cast_both_ways, 4.0, (one,)),
         ("quantize_rows", cast_rows, 3.0, ()),
         ("quantize_columns", cast_columns, 5.0, ()),
         ("quantize_blocks", cast_blocks, 3.0 + 4.0 / BLOCK, ()),
-    ):
+    )
+    for kind, function, element_bytes, more in (largest, *(casts if which == "all" else ())):
+        if x.numel() < COMPILED_FROM:
+            return
         fused = torch.compile(function, dynamic=False)
 
         def call(fused: Callable[..., object] = fused, more: tuple[torch.Tensor, ...] = more) -> object:

@@ -16,7 +16,7 @@ from simulator.calibration.clock import device_time
 from simulator.calibration.point import Point
 
 HEADS, HEAD = 96, 128
-INDEX_HEADS, INDEX_WIDTH, TOP = 32, 128, 2048
+TOP = 2048
 LATENT, ROPE = 512, 64
 SCALE = (HEAD + ROPE) ** -0.5
 REPEATS = 5
@@ -71,20 +71,16 @@ def _decode(sequences: int) -> Timed:
     yield "kda_decode", ("kda decode", "bf16", 0.0, traffic, False), lambda: kda.kda_decode(inputs, state)
 
 
-def _indexer(queries: int, keys: int) -> Timed:
-    """Scores and the choice of keys are one kernel here, and two kinds where a stack keeps them apart."""
+def _indexer(heads: int, width: int, tokens: int) -> Timed:
+    """Scores of one sequence, and the choice of keys, in one kernel, in fp8."""
     indexer = import_module("kernels.indexer")
-    q, k = _drawn(queries, INDEX_HEADS, INDEX_WIDTH), _drawn(keys, INDEX_WIDTH)
-    weight = torch.rand(queries, INDEX_HEADS, device="cuda")
-    pairs = queries * (keys - queries) + queries * (queries + 1) / 2
-    flops = 2.0 * INDEX_HEADS * INDEX_WIDTH * pairs
+    q, k = _drawn(tokens, heads, width), _drawn(tokens, width)
+    weight = torch.rand(tokens, heads, device="cuda")
     (q8, q_scale), (k8, k_scale) = indexer.rounded_to_fp8(q), indexer.rounded_to_fp8(k)
-    for dtype, size, call in (
-        ("bf16", 2.0, lambda: indexer.choose_keys(q, k, weight, TOP)),
-        ("fp8", 1.0, lambda: indexer.choose_keys(q8, k8, weight * q_scale, TOP, k_scale)),
-    ):
-        traffic = size * (queries * INDEX_HEADS + keys) * INDEX_WIDTH + 4.0 * queries * TOP
-        yield "indexer_choice", (f"indexer and choice, {dtype}", dtype, flops, traffic, False), call
+    flops = 2.0 * heads * (width + 1) * tokens * (tokens + 1) / 2
+    traffic = float(tokens * (heads + 1) * width) + 4.0 * tokens * TOP
+    work = ("indexer and choice", "fp8", flops, traffic, False)
+    yield "indexer_choice", work, lambda: indexer.choose_keys(q8, k8, weight * q_scale, TOP, k_scale)
 
 
 def _sparse(queries: int, keys: int) -> Timed:

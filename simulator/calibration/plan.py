@@ -51,11 +51,15 @@ FP8_GROUPED = (
 """(experts, rows of each, n, k)."""
 OWN_KERNELS = (
     *(("kda", tokens) for tokens in (1024, 8192, 32768)), *(("kda decode", sequences) for sequences in (1, 16, 128)),
-    *(("indexer", 8192, keys) for keys in (8192, 32768)), ("indexer", 1024, 131072),
+    *(("indexer", heads, 128, 2**n) for heads in (32, 64) for n in range(11, 18)),
+    *(("indexer", heads, 128, 16384) for heads in (16, 128)),
     *(("sparse attention", queries, 8192) for queries in (1024, 8192)),
     ("cut loss", 8192, 4096, 128256), ("cut loss", 4096, 7168, 163840),
 )  # fmt: skip
 """Name and sizes of what the project's own kernels are run on."""
+LARGEST_OF_ALL = (2**25, 7 * 2**24, 2**27)
+"""Elements of which a compiler makes the largest alone: it cuts these into equal parts and, of 132 compute units, 2^27
+into unequal ones."""
 HOST_COPIES = tuple(2**n for n in (12, 16, 18, 20, 22, 24, 26, 28, 30))
 COLLECTIVES = tuple(2**n for n in (12, 16, 20, 22, 23, 24, 25, 26, 27, 28, 29, 30))
 """Bytes of the whole buffer: what a gather ends with, a reduction begins with."""
@@ -99,7 +103,7 @@ def tables(*, quick: bool, gpus: int) -> tuple[Table, ...]:
         Table("tensor_lists", (("adamw", "fp32"), ("adamw", "bf16"), ("copies", "bf16")), 1.0),
         Table("router", ((8192, 128, 8), (8192, 256, 8), (8192, 896, 16), (16384, 64, 8), (8192, 8, 2)), 0.2),
         Table("fp8_products", (*FP8_PRODUCTS, *FP8_GROUPED), 0.2),
-        Table("fp8_casts", _singles(powers(18, 28, quick=quick, step=2)), 5.0),
+        Table("fp8_casts", _casts(powers(18, 28, quick=quick, step=2)), 4.0),
         Table("sustained", (("layer",),), 5.0),
         Table("own_kernels", OWN_KERNELS, 1.6),
         Table("host_copies", (*_singles(HOST_COPIES), ("at once", 2**30)), 1.0),
@@ -131,6 +135,11 @@ def closer(sizes: tuple[int, ...], *, quick: bool) -> tuple[int, ...]:
 
 def _singles(sizes: tuple[int, ...]) -> tuple[Shape, ...]:
     return tuple((size,) for size in sizes)
+
+
+def _casts(sizes: tuple[int, ...]) -> tuple[Shape, ...]:
+    """(elements, what is measured of them)."""
+    return (*((size, "all") for size in sizes), *((size, "amax") for size in LARGEST_OF_ALL if size not in sizes))
 
 
 def _gemms(rows: tuple[int, ...]) -> tuple[Shape, ...]:

@@ -159,7 +159,7 @@ class _Problem:
         if not free:
             return None
         start = np.array([_at(self._template, figures[0]) for figures in free])
-        shares = [figures[0][-1] == 1 for figures in free]
+        shares = [_is_share(figures[0]) for figures in free]
         upper = [np.log(LARGEST_SHARE / v) if share else WIDEST for v, share in zip(start, shares, strict=True)]
 
         def residuals(moved: Floats) -> Floats:
@@ -195,7 +195,7 @@ class _Problem:
         tree = _thawed(self._template)
         for figures, value in zip(free, values, strict=True):
             for place in figures:
-                _at(tree, place[:-1])[place[-1]] = min(float(value), LARGEST_SHARE) if place[-1] == 1 else float(value)
+                _at(tree, place[:-1])[place[-1]] = min(float(value), LARGEST_SHARE if _is_share(place) else np.inf)
         return Curve.model_validate(tree)
 
     def misses(self, curve: Curve) -> Floats:
@@ -212,6 +212,8 @@ class _Problem:
 def _figures(curve: Mapping[str, Any]) -> list[Figures]:
     """What a fit may move. Depths, rows and costs of tiles that are equal in several series are one figure."""
     found: list[Figures] = [(("overhead",),)] if curve["overhead"] else []
+    choice = curve["choice"]
+    found += [(("choice", "points", j, 1),) for j in range(len(choice["points"]))] if choice else []
     alike: dict[tuple[str, float], list[Place]] = {}
     for side in ("compute", "memory"):
         for i, series in enumerate(curve[side]):
@@ -222,6 +224,10 @@ def _figures(curve: Mapping[str, Any]) -> list[Figures]:
             if series.get("tiling") and series["tiling"]["thin"]:
                 alike.setdefault(("thin", series["tiling"]["thin"]), []).append((side, i, "tiling", "thin"))
     return found + [tuple(places) for places in alike.values()]
+
+
+def _is_share(place: Place) -> bool:
+    return place[-1] == 1 and place[0] != "choice"
 
 
 def _at(tree: Any, place: Place) -> Any:

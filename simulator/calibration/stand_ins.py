@@ -16,6 +16,7 @@ from simulator.hardware.accelerator import Accelerator
 
 OWN = "own "
 """How names of own kernels' points begin."""
+_TIMES = ("seconds", "low_s", "high_s")
 
 
 def as_public(
@@ -30,8 +31,9 @@ def as_public(
     found = []
     for point in points:
         if _key(point) in known:
-            ratio = (point.seconds - here_s) / (known[_key(point)].seconds - there_s)
-            found.append(replace(point, seconds=ratio * priced_s(point, other) + here_s))
+            theirs_s = priced_s(point, other) / (known[_key(point)].seconds - there_s)
+            times = {name: (getattr(point, name) - here_s) * theirs_s + here_s for name in _TIMES}
+            found.append(replace(point, **times))
     return tuple(found)
 
 

@@ -38,6 +38,9 @@ class Series(Record):
     weight_gradient: bool | None = None
     """Grouped matmuls only: True, measured on the gradient of the weights, where the rows of each expert are the inner
     dimension; False, on the other products; None, either."""
+    even_parts: bool | None = None
+    """amax_compiled only: True, measured where the compiler cuts the elements into equal parts; False, into unequal
+    (see :mod:`.reduction_parts`); None, either."""
     grade: Grade | None = None
     """Where it differs from the curve's."""
 
@@ -92,6 +95,23 @@ class Serial(Record):
     """What a step takes while there is room for all walks at once."""
 
 
+class Choice(Record):
+    """The best keys of each query chosen as their scores are made: beside the products, and the same for any heads."""
+
+    units: Annotated[float, Field(gt=0)]
+    """Compute units of the part that it was measured on; a part with more of them chooses faster in proportion."""
+    points: Annotated[tuple[tuple[Size, Seconds], ...], Field(min_length=1)]
+    """(length of the sequence, seconds for each pair of a query and a key that it sees)."""
+
+    _by_size = field_validator("points")(rising)
+
+    def pair_s(self, length: float, units: float | None) -> float:
+        """Of a sequence of *length*, interpolated on log scales, on a part of so many *units* (None: as many)."""
+        lengths, seconds = np.log(self.points).T
+        measured_s = float(np.exp(np.interp(np.log(length), lengths, seconds)))
+        return measured_s * (self.units / units if units else 1.0)
+
+
 class Curve(Record):
     """How one kind of kernel runs on one part."""
 
@@ -106,8 +126,11 @@ class Curve(Record):
     """Device time of starting and draining the kernel, added to the roofline."""
     serial: Serial | None = None
     """Present: no sequence is done sooner than its steps, whatever the traffic."""
+    choice: Choice | None = None
+    """indexer_choice only: what choosing keys takes, added to the roofline."""
     sustained: Figure[Share] | None = None
-    """Share of its own rate that arithmetic keeps within a training step, where the part works at its power limit."""
+    """Share of its own rate that arithmetic, with a choice among its results, keeps within a training step, where the
+    part works at its power limit."""
     compute: tuple[ComputeSeries, ...] = ()
     """Share of the arithmetic peak. Empty: arithmetic of this kind hides under its traffic and is not priced."""
     memory: Annotated[tuple[Series, ...], Field(min_length=1)]
@@ -132,15 +155,18 @@ def choose(curves: Sequence[Curve], dtype: str, *, backward: bool) -> Curve:
     return min(curves, key=mismatch)
 
 
-def pick(series: Sequence[S], dtype: str, *, backward: bool, head_dim: int | None, weight_gradient: bool) -> S:
-    """The one measured nearest to what is asked: format, its scales, direction, then which gradient or head width."""
+def pick(
+    series: Sequence[S], dtype: str, *, backward: bool, head_dim: int | None, weight_gradient: bool, even_parts: bool
+) -> S:
+    """The one measured nearest to what is asked: format, its scales, direction, then gradient, parts or head width."""
 
-    def distance(one: S) -> tuple[bool, bool, bool, bool, float]:
+    def distance(one: S) -> tuple[bool, bool, bool, bool, bool, float]:
         measured_dim = one.head_dim if isinstance(one, ComputeSeries) else None
         width = abs(float(np.log(measured_dim / head_dim))) if measured_dim and head_dim else 0.0
         other_gradient = one.weight_gradient not in {None, weight_gradient}
         format_, direction = _mismatch(one, dtype, backward)
-        return format_, not one.scaled_alike(dtype), direction, other_gradient, width
+        other_parts = one.even_parts not in {None, even_parts}
+        return format_, not one.scaled_alike(dtype), direction, other_gradient, other_parts, width
 
     return min(series, key=distance)
 

@@ -17,11 +17,13 @@ from numpy.typing import ArrayLike
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.curve import ComputeSeries, Curve, S, Series, choose, pick
 from simulator.hardware.figure import Floats, Grade
+from simulator.hardware.reduction_parts import cut_evenly
 
 SPREAD_OF_SCALING = 0.2
 """Attained GEMM shares of parts that were all measured (A100 87 %, H100 80 %, B200 78 %, GB200 73 %, MI355X 62 % of
 dense bf16, stas00/ml-engineering) lie about a fifth apart: what carrying a share over may miss."""
 
+_BF16_BYTES = 2
 _CORES = frozenset({"attention", "flash2", "flash_triton"})
 """Kinds whose shape is (heads, head_dim, length)."""
 
@@ -53,10 +55,22 @@ class _Ask:
     weight_gradient: bool
 
     @property
-    def units(self) -> float:
-        """Independent compute units; 1 where they are not known, so that nothing is rounded up to waves."""
+    def known_units(self) -> float | None:
+        """Independent compute units, where the sheet tells them."""
         known = self.accelerator.sheet.sm_count
-        return known.value if known else 1.0
+        return known.value if known else None
+
+    @property
+    def units(self) -> float:
+        """The same; 1 where they are not known, so that nothing is rounded up to waves."""
+        return self.known_units or 1.0
+
+    @property
+    def even_parts(self) -> bool:
+        """Whether a compiler cuts the elements of a largest of all, of the largest call, into equal parts."""
+        if self.kind != "amax_compiled" or self.known_units is None:
+            return True
+        return cut_evenly(round(float(self.bytes.max()) / _BF16_BYTES), round(self.known_units))
 
 
 def kernel_time(
@@ -75,7 +89,7 @@ def kernel_time(
     """Price one launch of a kernel of *kind*, or many at once where *flops* and *bytes* are arrays.
 
     *shape* is (m, n, k) of a gemm as executed, (n, k) of a grouped gemm, (heads, head_dim, length) of attention, of
-    its older generations (flash2, flash_triton) and of what walks a sequence.
+    its older generations (flash2, flash_triton), of what walks a sequence and of an indexer.
     *rows*, for a grouped gemm, are the rows of each expert along the last axis: padding and small experts cost what
     they cost. *weight_gradient* says that a grouped gemm makes an (n, k) gradient for each expert, out of its rows.
     A kernel timed *alone* runs faster than within a step, where the part is at its power limit. No work takes no time.
@@ -91,7 +105,7 @@ def kernel_time(
     slower_s = memory_s = bytes_ / rate
     if curve.compute and flops_.any():
         compute = _pick(ask, curve.compute)
-        compute_s = _compute_s(ask, compute, rate)
+        compute_s = _compute_s(ask, compute, rate) + _choice_s(ask, curve)
         if curve.sustained is not None and not alone and not compute.at_limit:
             compute_s = compute_s / curve.sustained.value
         slower_s = _joined(compute_s, memory_s, compute.ridge)
@@ -114,7 +128,14 @@ def _curves(accelerator: Accelerator, kind: str) -> tuple[Curve, ...]:
 
 def _pick(ask: _Ask, series: tuple[S, ...]) -> S:
     head_dim = ask.shape[1] if ask.kind in _CORES and len(ask.shape) == 3 else None
-    return pick(series, ask.dtype, backward=ask.backward, head_dim=head_dim, weight_gradient=ask.weight_gradient)
+    return pick(
+        series,
+        ask.dtype,
+        backward=ask.backward,
+        head_dim=head_dim,
+        weight_gradient=ask.weight_gradient,
+        even_parts=ask.even_parts,
+    )
 
 
 def _size(ask: _Ask, series: Series) -> Floats:
@@ -142,6 +163,15 @@ def _compute_s(ask: _Ask, series: ComputeSeries, bytes_per_s: Floats) -> Floats:
         rows = np.array([ask.shape[0]], float)
         return plain_s * _tiled_work(ask, series, rows, ask.shape[1:], bytes_per_s / flops_per_s)
     return plain_s * (_depth_work(series, ask.shape[-1]) + _lone_blocks(ask, series)) if ask.shape else plain_s
+
+
+def _choice_s(ask: _Ask, curve: Curve) -> Floats:
+    """Time of choosing keys among the scores of every pair: 2 head_dim FLOPs a head for a product, 2 for its sum."""
+    if curve.choice is None or len(ask.shape) != 3:
+        return np.asarray(0.0)
+    heads, head_dim, length = ask.shape
+    pairs = ask.flops / (2 * heads * (head_dim + 1))
+    return np.asarray(pairs * curve.choice.pair_s(length, ask.known_units))
 
 
 def _padded_heads(ask: _Ask, series: ComputeSeries) -> float:
