@@ -1,11 +1,15 @@
+from dataclasses import replace
+
 import pytest
 from small_jobs import Small
 
 from simulator.forecast.assembly import assemble_job
 from simulator.forecast.errors import Refused
 from simulator.forecast.forecast import forecast
-from simulator.forecast.swap_schedule import Room, _greedy, _solved
+from simulator.forecast.memory import remember, room_bytes
+from simulator.forecast.swap_schedule import ROOM, Room, _greedy, _solved, schedule
 from simulator.program.swap_candidates import Candidate, Window
+from simulator.program.training_step import TrainingStep
 
 THIN, THICK = (
     Candidate("thin", 10, 10.0, frozenset({(0, 0)})),
@@ -57,6 +61,26 @@ def test_the_summary_says_what_was_chosen_and_it_is_faster(small: Small) -> None
     assert chosen["step_time_s"]["p50"] < plain["step_time_s"]["p50"]
 
 
+def test_a_choice_leaves_room_for_what_the_allocator_reserves(small: Small) -> None:
+    # A card with 50 MB beyond what recomputing everything reserves: sixteen attention results of 4 MiB would fit.
+    job = assemble_job(*small("dense", "training.recompute=full"))
+    programs = TrainingStep(job).programs(1)
+    memory = remember(programs, job.cluster, job.folding)
+    taken = memory.reserved_bytes + memory.outside_bytes
+    capacity = (taken + 50e6) / (1 - ROOM)
+    sheet = job.cluster.accelerator.sheet
+    smaller = sheet.model_copy(update={"hbm_capacity": sheet.hbm_capacity.model_copy(update={"value": capacity})})
+    accelerator = replace(job.cluster.accelerator, sheet=smaller)
+    tight = replace(job, cluster=replace(job.cluster, accelerator=accelerator))
+    chosen = replace(tight, swap=schedule(tight, ["attention", "gate_up"]))
+    assert chosen.swap
+    left, _ = room_bytes(TrainingStep(chosen).programs(1), tight.cluster, tight.folding)
+    assert left >= ROOM * capacity
+
+
 def test_a_choice_needs_something_to_choose_from(small: Small) -> None:
     with pytest.raises(Refused, match="allowed: recompute full"):
         assemble_job(*small("dense", "training.swap=auto"))
+    stages = ("parallel={dp_shard: 8, pp: 2}", "training.global_batch_sequences=32")
+    with pytest.raises(Refused, match=r"pp\(2\); shares count over all layers.*allowed: pp 1, or shares by name"):
+        assemble_job(*small("dense", *AUTO, *stages))

@@ -56,6 +56,27 @@ def test_a_share_of_the_layers_swaps(small: Small) -> None:
     assert [task.layer for task in program.tasks if task.kind == "copy_out"] == [1, 3]
 
 
+@pytest.mark.parametrize(
+    ("stack", "element_bytes"), [(("recipe=delayed",), 1), (("recipe=rowwise", "training.execution=eager"), 2)]
+)
+def test_what_travels_in_fp8_is_what_the_stack_keeps(small: Small, stack: tuple[str, ...], element_bytes: int) -> None:
+    # Transformer Engine keeps an eight-bit copy of the input, torchao the input as it is.
+    float8 = (f"training.float8.{stack[0]}", *stack[1:])
+    program = lower(small("dense", *float8, "training.swap.operators={down: 1.0}"))
+    assert moved(program, "copy_out") == [2048 * 4096 * element_bytes] * LAYERS
+
+
+@pytest.mark.parametrize("kind", ["dense", "mixture"])
+def test_results_are_bf16_in_fp8_as_well(small: Small, kind: str) -> None:
+    plain, kept = (
+        lower(small(kind, FULL, "training.float8.recipe=delayed", *more))
+        for more in ((), ("training.swap.operators={attention: 1.0}",))
+    )
+    assert ran(kept, "attention", "recompute") == 0
+    assert moved(kept, "copy_out") == [HIDDEN + 2048 * 8 * 4] * LAYERS
+    assert peaks(plain).keys() | {"ddr"} == peaks(kept).keys()
+
+
 @pytest.mark.parametrize("where", ["operators", "on_card"])
 def test_an_operator_whose_result_is_kept_does_not_run_again(small: Small, where: str) -> None:
     plain, kept = (lower(small("dense", FULL, *more)) for more in ((), (f"training.swap.{where}={{attention: 1.0}}",)))
@@ -135,7 +156,6 @@ def test_every_kind_of_layer_gives_back_what_it_takes(small: Small, kind: str, r
             r"operators.attention\(0.75\) \+ on_card.attention\(0.5\) = 1.25, more than all layers; nearest: 0.25",
         ),
         (("training.offload.activations=streamed", "training.swap.operators={attention: 1.0}"), "one or the other"),
-        (("training.float8.recipe=rowwise", "training.swap.operators={attention: 1.0}"), "eight-bit"),
     ],
 )
 def test_what_does_not_go_together_is_refused(small: Small, overrides: tuple[str, ...], message: str) -> None:

@@ -3,9 +3,10 @@
 A mixed-integer programme over counts of layers, solved by HiGHS (`scipy.optimize.milp`). It takes the prices of the
 operators: what running again without some of them saves, against the memory that is free on the card and in the node,
 and the time in which copies have the card's link. A copy beside an exchange that crosses the same link holds it up,
-so it costs its own time by the share of the pass that such exchanges take. The ledger then says whether the choice
-fits, with less room given until it does, and the engine runs it beside the greedy choice and beside none: the fastest
-is taken. Copies that the programme thinks hidden may stall all the same; the forecast of the choice says so.
+so it costs its own time by the share of the pass that such exchanges take. Tensors of more sizes fragment the
+allocator's pools in ways that no sum tells: the replayed allocator says whether a choice fits with room to spare, less
+room is given until it does, and the engine runs what fits beside the greedy choice and beside none: the fastest is
+taken. Copies that the programme thinks hidden may stall all the same; the forecast of the choice says so.
 
     most of   sum of y(step) * time(step) - sum of host(o) * bytes(o) * (share_out / rate_out + share_in / rate_in)
     with      y(step) <= sum of (host(o) + card(o)) / layers(o) over the results o that spare the step, y <= 1
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.engine.simulation import Part, Simulation
-from simulator.forecast.memory import free_bytes, remember
+from simulator.forecast.memory import room_bytes
 from simulator.model.recompute import LAYER_INPUT
 from simulator.program.job import Job
 from simulator.program.stage import StageProgram
@@ -31,9 +32,9 @@ from simulator.program.training_step import TrainingStep
 
 JUDGED = 1
 """Micro-batches that the engine runs of each choice."""
-MOST_ROUNDS = 4
+MOST_ROUNDS = 5
 ROOM = 0.01
-"""Share of the card's memory that is left free beyond what the ledger asks for."""
+"""Share of the card's memory that is left free beyond what the allocator reserves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,9 @@ def schedule(job: Job, names: Sequence[str]) -> Swap:
     found = candidates(layers, job.architecture.layers, names)
     passes = window(layers, job.architecture.layers, job.cluster)
     none = _Tried(job, lowering.programs(JUDGED))
-    slack_bytes = none.slack_bytes()
+    room = none.room()
     choosers = [partial(choose, found, passes) for choose in (_solved, _greedy)]
-    fitting = [_that_fit(job, none.room(slack_bytes), slack_bytes, choose) for choose in choosers]
-    tried = {Swap(): none} | dict(fitting)
+    tried = {Swap(): none} | dict(_that_fit(none, room, choose) for choose in choosers)
     return min(tried, key=lambda choice: tried[choice].ran_ns()) if len(tried) > 1 else Swap()
 
 
@@ -65,16 +65,10 @@ class _Tried:
     job: Job
     programs: tuple[StageProgram, ...]
 
-    def slack_bytes(self) -> float:
-        """What the allocator reserves beyond what the ledger counts."""
-        memory = remember(self.programs, self.job.cluster, self.job.folding)
-        peak = float(memory.ledgers["hbm"].peak_bytes.max())
-        return max(0.0, memory.reserved_bytes + memory.outside_bytes - peak)
-
-    def room(self, slack_bytes: float) -> Room:
+    def room(self) -> Room:
         """What it leaves; below zero, what is missing."""
-        card, node = free_bytes(self.programs, self.job.cluster, self.job.folding)
-        return Room(card - slack_bytes - ROOM * self.job.cluster.accelerator.hbm_capacity_bytes, node)
+        card, node = room_bytes(self.programs, self.job.cluster, self.job.folding)
+        return Room(card - ROOM * self.job.cluster.accelerator.hbm_capacity_bytes, node)
 
     def ran_ns(self) -> int:
         """How long the engine takes for it."""
@@ -82,17 +76,19 @@ class _Tried:
         return max(recording.step_ns for recording in Simulation(*parts).run())
 
 
-def _that_fit(job: Job, room: Room, slack_bytes: float, choose: Callable[[Room], Swap]) -> tuple[Swap, _Tried]:
-    """What *choose* makes of the *room* there is, with less of it until the ledger agrees."""
+def _that_fit(none: _Tried, room: Room, choose: Callable[[Room], Swap]) -> tuple[Swap, _Tried]:
+    """What *choose* makes of the *room* that *none* leaves, with less of it until the allocator agrees."""
     for _ in range(MOST_ROUNDS):
         choice = choose(room)
-        chosen = replace(job, swap=choice)
+        if not choice:
+            break
+        chosen = replace(none.job, swap=choice)
         tried = _Tried(chosen, TrainingStep(chosen).programs(JUDGED))
-        left = tried.room(slack_bytes)
-        if not choice or (left.card >= 0 and left.host >= 0):
+        left = tried.room()
+        if left.card >= 0 and left.host >= 0:
             return choice, tried
         room = Room(room.card + min(0.0, left.card), room.host + min(0.0, left.host))
-    return Swap(), _Tried(job, TrainingStep(job).programs(JUDGED))
+    return Swap(), none
 
 
 def _swap(found: Sequence[Candidate], host: Iterable[float], card: Iterable[float]) -> Swap:

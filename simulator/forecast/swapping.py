@@ -76,7 +76,10 @@ def _automatic_problems(scenario: Scenario) -> Iterator[str]:
     if recompute_of(scenario.training) != WHOLE:
         yield f"{_WHERE}: found auto, which chooses among what is computed again; allowed: recompute full"
     if scenario.parallel.pp > 1:
-        yield f"{_WHERE}: found auto with pp({scenario.parallel.pp}), whose stages have unlike room; allowed: pp 1"
+        yield (
+            f"{_WHERE}: found auto with pp({scenario.parallel.pp}); shares count over all layers, and the first stage, "
+            "which holds the most micro-batches, has the least room for them; allowed: pp 1, or shares by name"
+        )
     yield from _setting_problems(scenario.training)
 
 
@@ -96,5 +99,3 @@ def _setting_problems(training: Training) -> Iterator[str]:
     if training.offload.activations is not None:
         yield f"{_WHERE}: found with offload.activations, which sends everything; allowed: one or the other"
     yield from pass_problems(training, _WHERE)
-    if training.float8 is not None:
-        yield f"{_WHERE}: eight-bit copies are not swapped yet; leave it out, or float8"
