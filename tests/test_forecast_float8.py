@@ -95,6 +95,20 @@ def test_a_recomputed_activation_is_not_kept_in_eight_bits(small: Small):
     assert saved["{modules: [moe_act]}"] < saved["none"]
 
 
+def test_activations_in_fewer_bits_take_less_of_a_card(small: Small):
+    overrides = ("parallel.ep=8", "training.zero=1", "training.recompute={modules: [moe_act]}")
+    kept = {}
+    for stored in ("[]", "[moe_act]", "[core_attn]", "[moe_act, core_attn]"):
+        float8 = f"training.float8={{recipe: blockwise, experts: true, stored: {stored}}}"
+        program = lower(small("mixture", *overrides, float8))
+        ahead = [task for task in program.tasks if task.phase == "forward"]
+        saved = [a for task in ahead for a in task.allocates if a.kind == "saved activations"]
+        kept[stored] = sum(float(np.max(a.bytes)) for a in saved)
+    alone = (kept["[]"] - kept["[moe_act]"], kept["[]"] - kept["[core_attn]"])
+    assert min(alone) > 0
+    assert kept["[]"] - kept["[moe_act, core_attn]"] == pytest.approx(sum(alone))
+
+
 def test_eight_bits_take_less_time_than_sixteen_and_delayed_scales_less_than_own():
     settings = ((), ("training.float8.recipe=tensorwise",), ("training.float8.recipe=delayed",))
     base = "llama3-70b-fsdp-64xh100"
@@ -106,7 +120,34 @@ REFUSED = [
     (("training.float8.recipe=rowwise",), "training.float8.recipe: found rowwise, which no fused stack has"),
     (("training.float8.recipe=mxfp8",), "but h100-sxm has no mxfp8 arithmetic; it has bf16, fp16, fp32, fp8, int8"),
     (("training.float8.experts=true",), "training.float8.experts: llama has no routed experts; leave it out"),
-    (("training.float8={recipe: blockwise, all_gather: true}",), "needs one scale a tensor, found blockwise"),
+    (
+        ("training.float8={recipe: blockwise, all_gather: true}",),
+        "training.float8.all_gather: found recipe blockwise with zero: 3; allowed: delayed, tensorwise",
+    ),
+    (
+        ("training.float8={recipe: blockwise, stored: [moe_act]}", "training.recompute=none"),
+        "training.float8.stored: llama keeps no expert_hidden; leave moe_act out",
+    ),
+    (
+        ("training.float8={recipe: blockwise, stored: [core_attn]}", "training.recompute=full"),
+        "training.float8.stored: recompute: full keeps neither; leave it out, or recompute modules",
+    ),
+    (
+        ("training.float8={recipe: tensorwise, stored: [core_attn]}", "training.recompute=none"),
+        "found recipe tensorwise and execution fused; allowed: blockwise and fused",
+    ),
+    (
+        ("training.float8={recipe: blockwise, stored: [core_attn]}", "training.recompute={modules: [core_attn]}"),
+        "core_attn is not kept where recompute.modules has core_attn; allowed: one or the other",
+    ),
+    (
+        (
+            "training.float8={recipe: blockwise, stored: [core_attn]}",
+            "training.recompute=none",
+            "parallel={dp_shard: 32, cp: 2}",
+        ),
+        "core_attn is known of whole sequences, found cp(2); allowed: cp: 1",
+    ),
     (("training.float8.dense=false",), "training.float8.dense: found false, and experts too"),
     (
         ("training.float8={all_gather: true}", "training.lora={rank: 8}"),

@@ -12,8 +12,13 @@ from collections.abc import Iterator
 from simulator.forecast.recomputation import recompute_of
 from simulator.forecast.scenario import Scenario
 from simulator.hardware.accelerator import Accelerator
-from simulator.model.architecture import Architecture
+from simulator.model.architecture import Architecture, Layer
 from simulator.model.float8 import Float8
+from simulator.model.operator import Saved, Workload
+from simulator.model.operators.attention_core import ATTENTION_OUTPUT
+from simulator.model.operators.lane import EXPERT_HIDDEN
+from simulator.model.operators.layers import layer_operators
+from simulator.model.recompute import WHOLE
 
 _RECIPES = {
     "eager": ("tensorwise", "rowwise"),
@@ -21,6 +26,13 @@ _RECIPES = {
     "fused": ("delayed", "tensorwise", "blockwise", "mxfp8"),
 }
 _WHOLE_TENSORS = ("delayed", "tensorwise")
+"""Whose shards torchao casts before it gathers them."""
+_GATHERED_BY_MEGATRON = (*_WHOLE_TENSORS, "blockwise")
+"""Whose shards Transformer Engine casts for Megatron-LM (`cast_master_weights_to_fp8`); in blocks, as
+Megatron-MoE-ModelZoo runs DeepSeek-V3 (--fp8-recipe blockwise --fp8-param-gather).
+"""
+_TENSORS = {"moe_act": EXPERT_HIDDEN, "core_attn": ATTENTION_OUTPUT}
+"""What is kept in fewer bits, by the word for it."""
 
 
 def float8(scenario: Scenario) -> Float8 | None:
@@ -29,7 +41,7 @@ def float8(scenario: Scenario) -> Float8 | None:
     asked = training.float8
     if asked is None:
         return None
-    fused = training.execution == "fused"
+    fused, stored = training.execution == "fused", frozenset(_TENSORS[name] for name in asked.stored)
     return Float8(
         recipe=asked.recipe,
         dense=asked.dense,
@@ -38,7 +50,8 @@ def float8(scenario: Scenario) -> Float8 | None:
         kept=fused and training.zero == 1,
         gathered=asked.all_gather,
         keeps_cast_input=fused and training.lora is None,
-        originals=recompute_of(training).discarded if fused else frozenset(),
+        originals=(recompute_of(training).discarded if fused else frozenset()) | (stored & {ATTENTION_OUTPUT}),
+        stored=stored,
     )
 
 
@@ -62,9 +75,10 @@ def float8_problems(scenario: Scenario, architecture: Architecture, accelerator:
     if asked.all_gather and not asked.dense:
         yield f"{where}.all_gather: is about dense linear layers, found dense: false; leave it out"
     yield from _expert_problems(scenario, architecture)
-    if asked.all_gather and asked.recipe not in _WHOLE_TENSORS:
-        allowed = _WHOLE_TENSORS
-        yield f"{where}.all_gather: needs one scale a tensor, found {asked.recipe}; allowed: {', '.join(allowed)}"
+    yield from _stored_problems(scenario, architecture)
+    whole = _GATHERED_BY_MEGATRON if training.zero == 1 else _WHOLE_TENSORS
+    if asked.all_gather and asked.recipe not in whole:
+        yield f"{where}.all_gather: found recipe {asked.recipe} with zero: {training.zero}; allowed: {', '.join(whole)}"
     if asked.all_gather and training.lora is not None:
         yield f"{where}.all_gather: is about weights that are trained, and lora freezes them; leave it out"
     if asked.all_gather and training.zero in (0, 2):
@@ -88,3 +102,29 @@ def _expert_problems(scenario: Scenario, architecture: Architecture) -> Iterator
         yield f"{where}.dispatch: rows in fp8 are for experts in fp8; add experts: true"
     if asked.dispatch and asked.recipe != "blockwise":
         yield f"{where}.dispatch: has a scale for 128 values, found {asked.recipe}; allowed: recipe blockwise"
+
+
+def _stored_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    training, asked = scenario.training, scenario.training.float8
+    assert asked is not None
+    where, again = "training.float8.stored", recompute_of(training)
+    if asked.stored and (asked.recipe != "blockwise" or training.execution != "fused"):
+        yield (
+            f"{where}: has a scale for 128 values in a fused stack, found recipe {asked.recipe} and "
+            f"execution {training.execution}; allowed: blockwise and fused"
+        )
+    if asked.stored and again == WHOLE:
+        yield f"{where}: recompute: full keeps neither; leave it out, or recompute modules"
+    kept = {tensor.name for layer in architecture.layers for tensor in _saved(architecture, layer)}
+    for word in asked.stored:
+        if _TENSORS[word] not in kept:
+            yield f"{where}: {architecture.model_type} keeps no {_TENSORS[word]}; leave {word} out"
+        whole = "moe" if word == "moe_act" else "core_attn"
+        if whole in again.modules:
+            yield f"{where}: {word} is not kept where recompute.modules has {whole}; allowed: one or the other"
+    if "core_attn" in asked.stored and scenario.parallel.cp > 1:
+        yield f"{where}: core_attn is known of whole sequences, found cp({scenario.parallel.cp}); allowed: cp: 1"
+
+
+def _saved(architecture: Architecture, layer: Layer) -> Iterator[Saved]:
+    return (tensor for op in layer_operators(architecture, layer, Workload((1,))) for tensor in op.saved)

@@ -147,6 +147,13 @@ class Float8(Section):
     experts: bool = Field(False, description="Grouped matmuls of routed experts in fp8.")
     all_gather: bool = Field(False, description="Parameters of linear layers are gathered in fp8: half the bytes.")
     dispatch: bool = Field(False, description="Rows travel to experts in fp8, gradients of their results, too.")
+    stored: tuple[Literal["moe_act", "core_attn"], ...] = Field(
+        (),
+        description=(
+            "Kept in fewer bits between the passes (DeepSeek-V3). moe_act: what the experts' activations read, in 8; "
+            "core_attn: what attention returns, in 12, once for it and the product behind it."
+        ),
+    )
 
 
 class SyntheticImages(Section):

@@ -50,7 +50,10 @@ class Float8:
     keeps_cast_input: bool = False
     """Whether the backward pass is kept the fp8 copy of an input in place of the input."""
     originals: frozenset[str] = frozenset()
-    """Inputs kept as they are nevertheless, because recomputation gives them up: they are cast again backward."""
+    """Inputs kept as they are nevertheless, because recomputation gives them up or others keep them: they are cast
+    again backward."""
+    stored: frozenset[str] = frozenset()
+    """Tensors that are kept in fewer bits between the passes."""
 
 
 def aligned(*widths: int) -> bool:

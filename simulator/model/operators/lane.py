@@ -19,6 +19,8 @@ FEED_FORWARD_INPUT = "feed_forward_input"
 """Name of the saved tensor that a feed-forward part reads."""
 EXPERT_INPUT = "expert_input"
 """Name of the saved tensor that the first product of routed experts reads."""
+EXPERT_HIDDEN = "expert_hidden"
+"""Name of the saved tensor that the activation of routed experts reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from simulator.model.architecture import (
 )
 from simulator.model.operator import Operator, Workload, keep_once, part_of
 from simulator.model.operators import loss, vision
+from simulator.model.operators.compact_storage import stored_compactly
 from simulator.model.operators.embedding import embedding
 from simulator.model.operators.float8 import in_float8
 from simulator.model.operators.hyper_connections import read_streams, write_streams
@@ -50,7 +51,7 @@ def listed_operators(architecture: Architecture, layer: Layer, workload: Workloa
         if component is not None:
             inner = component_operators(component, hidden, workload)
             found += _sub_layer(architecture, layer, lane, part, inner, dropout=workload.dropout)
-    return in_float8(found, workload)
+    return stored_compactly(in_float8(found, workload), workload.float8)
 
 
 def embedding_operators(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:

@@ -18,6 +18,7 @@ from simulator.model.operators.dispatch import COMBINED, combine_operators, disp
 from simulator.model.operators.gate import sigmoid_gate
 from simulator.model.operators.gemm import grouped_linear, linear
 from simulator.model.operators.lane import (
+    EXPERT_HIDDEN,
     EXPERT_INPUT,
     FEED_FORWARD_INPUT,
     Lane,
@@ -87,12 +88,12 @@ def _experts(component: MixtureOfExperts, routed: Lane, width: int) -> Iterator[
     joined = len(names) * inner
     first = tuple(f"mlp.experts.{name}_proj" for name in names)
     product = grouped_linear(routed, "experts_fc1", EXPERT_INPUT, width, joined, first, bias=component.bias)
-    yield replace(product, makes="expert_hidden") if routed.execution == "fused" else product
+    yield replace(product, makes=EXPERT_HIDDEN) if routed.execution == "fused" else product
     if routed.execution != "fused":
         yield _padding_mask(routed, joined, gated=component.gated)
     function = component.activation
     gated, name = component.gated, "experts_activation"
-    act = activation(routed, name, "expert_hidden", inner, function, gated=gated, joined=True)
+    act = activation(routed, name, EXPERT_HIDDEN, inner, function, gated=gated, joined=True)
     yield from part_of("moe_act", [act])
     second = ("mlp.experts.down_proj",)
     yield grouped_linear(routed, "experts_fc2", "experts_activated", inner, width, second, bias=component.bias)
@@ -108,13 +109,11 @@ def _padding_mask(routed: Lane, width: int, *, gated: bool) -> Operator:
     output_bytes = routed.tensor_bytes(width)
     if not routed.eager:
         kernels = chain(width, 2 * b)
-        return Operator(name, kernels, makes="expert_hidden", output_bytes=output_bytes, rows="routed")
+        return Operator(name, kernels, makes=EXPERT_HIDDEN, output_bytes=output_bytes, rows="routed")
     fill = (2 * b, Step("masked_fill", 2 * b))
     join = (2 * b,) if gated else ()
     backward = chain(width, *join, *fill)
-    return Operator(
-        name, chain(width, *fill), backward, makes="expert_hidden", output_bytes=output_bytes, rows="routed"
-    )
+    return Operator(name, chain(width, *fill), backward, makes=EXPERT_HIDDEN, output_bytes=output_bytes, rows="routed")
 
 
 def _shared_experts(component: MixtureOfExperts, workload: Workload, hidden: int) -> Iterator[Operator]:
