@@ -45,6 +45,8 @@ def _answer(name: str, changes: list[str], out: Path | None, fold: bool) -> Answ
         result = forecast(document.content, folder, fold=fold, progress=hear)
     tell_guesses(document.content, folder)
     tell_idle(document.content)
+    for sentence in result.summary.get("swap", {}).get("overloads", ()):
+        say(sentence)
     files = write_all(result, out)
     say(f"wrote {', '.join(sorted(file.name for file in files))} into {out}")
     return Answer(result.summary, lambda: summary_table(result.summary))

@@ -18,6 +18,7 @@ from simulator.forecast.memory import MemoryForecast, curve, remember
 from simulator.forecast.rebalancing import rebalancing
 from simulator.forecast.scenario import Scenario
 from simulator.forecast.simulate import SimulatedStep, simulate
+from simulator.forecast.swap_load import overloads
 from simulator.forecast.telling import telling_ranks, timeline
 from simulator.forecast.timeline import MemoryCurve, TellingRank, Timeline
 from simulator.forecast.uncertainty import interval, widest
@@ -103,7 +104,7 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
         "traffic": _traffic(step),
         "routing": _routing(job),
         **_images(scenario, job),
-        **_swapped(job),
+        **_swapped(job, step),
         "engine": {
             "events": step.events,
             "tasks": sum(len(program.tasks) for program in step.programs),
@@ -220,10 +221,13 @@ def _routing(job: Job) -> dict[str, Any]:
     }
 
 
-def _swapped(job: Job) -> dict[str, Any]:
-    """Which results are kept, as `training.swap` has it; nothing where none is."""
+def _swapped(job: Job, step: SimulatedStep) -> dict[str, Any]:
+    """Which results are kept, as `training.swap` has it, and what of it asks too much; nothing where none is."""
     swap = job.swap
-    return {"swap": {"operators": dict(swap.host), "on_card": dict(swap.card)}} if swap else {}
+    if not swap:
+        return {}
+    told = overloads((program.tasks for program in step.programs), swap)
+    return {"swap": {"operators": dict(swap.host), "on_card": dict(swap.card), "overloads": told}}
 
 
 def _images(scenario: Scenario, job: Job) -> dict[str, Any]:
