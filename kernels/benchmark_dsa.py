@@ -6,11 +6,12 @@ Sizes are those of Kimi K3.1: 32 indexer heads of 128, 2,048 keys of 512 + 64 ch
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernels import indexer, sparse_attention, sparse_attention_backward
+from kernels import indexer, indexer_stored, sparse_attention, sparse_attention_backward, topk
 from kernels.reference import indexer as plain_indexer
 from kernels.reference import sparse_attention as plain_sparse
 from kernels.timing import Row, differentiated, drawn, errors, seconds
@@ -78,6 +79,38 @@ def more_heads(heads: int = 64) -> Iterator[Row]:
         eight = in_fp8(q, k, weight)
         row["bf16_s"] = seconds(lambda q=q, k=k, w=weight: indexer.choose_keys(q, k, w, TOP), 5)
         yield row | {"fp8_s": seconds(lambda e=eight: indexer.choose_keys(*e), 5)}
+
+
+def given_scores() -> Iterator[Row]:
+    """The best of given scores of whole rows, beside torch.topk; then an indexer made of it."""
+    for S, dtype in product((8192, 32768, 131072), (torch.float32, torch.bfloat16)):
+        score = drawn(8192, S, dtype=dtype)
+        row: Row = {"kernel": "topk", "shape": (8192, S), "type": str(dtype), "bytes": float(score.nbytes)}
+        some = score[:64]
+        found, wanted = some.gather(1, topk.best(some, TOP).long()), some.topk(TOP, dim=1).values
+        row["values_alike"] = found.sort(1, descending=True).values.equal(wanted)
+        row["fused_s"] = seconds(lambda s=score: topk.best(s, TOP), 5)
+        yield row | {"plain_s": seconds(lambda s=score: s.topk(TOP, dim=1, sorted=False), 2)}
+    yield from _stored_scores()
+
+
+def _stored_scores() -> Iterator[Row]:
+    """The indexer that stores its scores, beside the one that does not; and its scores alone, of one batch."""
+    ways = {"stored": indexer_stored.choose_keys, "fused": indexer.choose_keys}
+    for T, S in ((300, 5000), (8192, 8192), (8192, 32768), (8192, 131072)):
+        q, k, weight = index_inputs(T, S)
+        q8, k8, weight8, _, k_scale = eight = in_fp8(q, k, weight)
+        row: Row = {"kernel": "indexer, scores stored", "shape": (T, S)}
+        if T == 300:
+            yield row | {"keys_alike_fp8": alike(*(way(*eight).long() for way in ways.values()), S)}
+            continue
+        for name, choose in ways.items():
+            row[f"{name}_bf16_s"] = seconds(lambda c=choose, q=q, k=k, w=weight: c(q, k, w, TOP), 3)
+            row[f"{name}_fp8_s"] = seconds(lambda c=choose, e=eight: c(*e), 3)
+        rows = min(T, indexer_stored.SCORES_BYTES // (4 * S))
+        row["scores_alone_rows"], row["scores_alone_flops"] = rows, 2.0 * INDEX_HEADS * INDEX_WIDTH * pairs(rows, S)
+        last = q8[-rows:], k8, weight8[-rows:], S - rows, indexer.tiling(q8, k8, TOP), k_scale
+        yield row | {"scores_alone_fp8_s": seconds(lambda a=last: indexer_stored.stored_scores(*a), 3)}
 
 
 def attention_inputs(T: int, S: int, top: int = TOP) -> tuple[list[torch.Tensor], torch.Tensor]:

@@ -129,6 +129,7 @@ PARTS = {
     "rows": rows_kernels,
     "indexer": benchmark_dsa.indexers,
     "indexer_heads": benchmark_dsa.more_heads,
+    "topk": benchmark_dsa.given_scores,
     "sparse": benchmark_dsa.sparse,
     "break_even": benchmark_dsa.break_even,
 }

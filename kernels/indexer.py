@@ -81,16 +81,16 @@ def entry(score, key):
 
 
 @triton.jit
-def _ranks(list_ptr, at):
+def ranks(list_ptr, at):
     """Scores of entries as integers in their order."""
     return ordered((tl.load(list_ptr + at) >> 32).to(tl.int32).to(tl.float32, bitcast=True))
 
 
 @triton.jit
-def _cut(list_ptr, bound, TOP: tl.constexpr, N: tl.constexpr):
+def cut(list_ptr, bound, TOP: tl.constexpr, N: tl.constexpr):
     """Leave in a list's first entries the TOP best, of which *bound* is the least; the others are empty."""
     n_N = tl.arange(0, N)
-    rank_N = _ranks(list_ptr, n_N)
+    rank_N = ranks(list_ptr, n_N)
     above_N, equal_N = rank_N > bound, rank_N == bound
     before_N = tl.cumsum(above_N.to(tl.int32) + (equal_N.to(tl.int32) << 16), 0)
     above = tl.sum(above_N.to(tl.int32), 0)
@@ -109,10 +109,10 @@ def _cut_all(list_ptr, bound_E, TOP: tl.constexpr, N: tl.constexpr, Q: tl.conste
     e_E, g_G = tl.arange(0, bound_E.shape[0]), tl.arange(0, G)
     tl.debug_barrier()
     for j in range(0, Q, G):
-        least_G = ordered_bounds(_ranks(list_ptr, (j + g_G)[:, None] * N + tl.arange(0, N)[None, :]), TOP)
+        least_G = ordered_bounds(ranks(list_ptr, (j + g_G)[:, None] * N + tl.arange(0, N)[None, :]), TOP)
         for g in range(G):
             least = tl.sum(tl.where(g_G == g, least_G, 0), 0)
-            _cut(list_ptr + (j + g) * N, least, TOP, N)
+            cut(list_ptr + (j + g) * N, least, TOP, N)
             score = ordered(least.to(tl.float32, bitcast=True)).to(tl.float32, bitcast=True)
             bound_E = tl.where(e_E % Q == j + g, score, bound_E)
     tl.debug_barrier()
@@ -120,8 +120,8 @@ def _cut_all(list_ptr, bound_E, TOP: tl.constexpr, N: tl.constexpr, Q: tl.conste
 
 
 @triton.jit
-def _scores(q_RD, k_BD, weight_R, H: tl.constexpr, Q: tl.constexpr):
-    """[B * Q] scores of a step's keys for each query, but for the scale of the keys, in the order of `_keys`.
+def scores(q_RD, k_BD, weight_R, H: tl.constexpr, Q: tl.constexpr):
+    """[B * Q] scores of a step's keys for each query, but for the scale of the keys, in the order of `keys_of_step`.
 
     With queries between pairs of heads, the matrix unit leaves all heads of a query and key in one thread; with rows in
     the order of its warps, scores lie in threads as elements of a list do. Nothing is exchanged between threads.
@@ -134,7 +134,7 @@ def _scores(q_RD, k_BD, weight_R, H: tl.constexpr, Q: tl.constexpr):
 
 
 @triton.jit
-def _keys(B: tl.constexpr, Q: tl.constexpr):
+def keys_of_step(B: tl.constexpr, Q: tl.constexpr):
     """Key of each of a step's scores, counted from the step's first."""
     EACH: tl.constexpr = (ROWS_AT_ONCE if B > ROWS_AT_ONCE else B) // WARPS // 2
     place_E = tl.arange(0, B * Q) // Q
@@ -143,7 +143,7 @@ def _keys(B: tl.constexpr, Q: tl.constexpr):
 
 
 @triton.jit
-def _queries(q_ptr, weight_ptr, first, T, H: tl.constexpr, Q: tl.constexpr, D: tl.constexpr):
+def rows_of_queries(q_ptr, weight_ptr, first, T, H: tl.constexpr, Q: tl.constexpr, D: tl.constexpr):
     """(q_RD, weight_R) of Q queries, these between pairs of heads: (head / 2, query, head % 2)."""
     r_R = tl.arange(0, Q * H)
     token_R = first + r_R // 2 % Q
@@ -157,7 +157,7 @@ def _queries(q_ptr, weight_ptr, first, T, H: tl.constexpr, Q: tl.constexpr, D: t
 def _choose(q_ptr, k_desc, weight_ptr, scale_ptr, list_ptr, out_ptr, T, S, H: tl.constexpr, Q: tl.constexpr,
             D: tl.constexpr, B: tl.constexpr, TOP: tl.constexpr, N: tl.constexpr, SCALED: tl.constexpr):  # fmt: skip
     """Keys of Q queries after Q queries, the latest first; lists of candidates belong to the program."""
-    e_E, key_E = tl.arange(0, B * Q), _keys(B, Q)
+    e_E, key_E = tl.arange(0, B * Q), keys_of_step(B, Q)
     empty_E = e_E % Q * N + e_E // Q
     list_ptr += tl.program_id(0).to(tl.int64) * Q * N
     blocks = tl.cdiv(T, Q)
@@ -165,7 +165,7 @@ def _choose(q_ptr, k_desc, weight_ptr, scale_ptr, list_ptr, out_ptr, T, S, H: tl
         first = (blocks - 1 - turn) * Q
         tl.store(list_ptr + tl.arange(0, Q * N), tl.full([Q * N], NONE, dtype=tl.int64))
         tl.debug_barrier()
-        q_RD, weight_R = _queries(q_ptr, weight_ptr, first, T, H, Q, D)
+        q_RD, weight_R = rows_of_queries(q_ptr, weight_ptr, first, T, H, Q, D)
         last_E = S - T + first + e_E % Q
         past = tl.minimum(S, S - T + first + Q)
         bound_E = tl.full([B * Q], -float("inf"), dtype=tl.float32)
@@ -176,7 +176,7 @@ def _choose(q_ptr, k_desc, weight_ptr, scale_ptr, list_ptr, out_ptr, T, S, H: tl
             room = N // B - tl.max(next_E - empty_E, 0) // B
             steps = tl.minimum(room, tl.cdiv(past - at, B))
             for step in range(steps):
-                score_E = _scores(q_RD, k_desc.load([at + step * B, 0]), weight_R, H, Q)
+                score_E = scores(q_RD, k_desc.load([at + step * B, 0]), weight_R, H, Q)
                 seen_E = at + step * B + key_E
                 if SCALED:
                     score_E *= scale_E
@@ -196,6 +196,21 @@ def _choose(q_ptr, k_desc, weight_ptr, scale_ptr, list_ptr, out_ptr, T, S, H: tl
         tl.debug_barrier()
 
 
+def tiling(q_THD: torch.Tensor, k_SD: torch.Tensor, top: int) -> tuple[int, int]:
+    """(queries of one program, keys of one step), or a ValueError that says which sizes cannot be tiled."""
+    (T, H, D), S = q_THD.shape, len(k_SD)
+    wrong = [f"{name} is {x}" for name, x in (("heads", H), ("width", D), ("top", top)) if x & (x - 1) or x < 2]
+    if top < FEWEST:
+        wrong.append(f"top is {top}, less than {FEWEST}")
+    if S < T or H > QUERY_ROWS:
+        wrong.append(f"{T} queries of {H} heads with {S} keys")
+    if wrong:
+        rules = f"powers of two, heads at most {QUERY_ROWS}, no more queries than keys"
+        raise ValueError(f"{'; '.join(wrong)}: {rules}")
+    queries = min(QUERIES, QUERY_ROWS // H)
+    return queries, min(KEYS, PRODUCTS // (queries * H), top // FEW_STEPS.value)
+
+
 def choose_keys(
     q_THD: torch.Tensor,
     k_SD: torch.Tensor,
@@ -208,17 +223,7 @@ def choose_keys(
     *weight_TH* and *scale_S* are fp32. Beside the result it allocates lists of twice *top* candidates for each query in
     flight, whatever the lengths.
     """
-    (T, H, D), S = q_THD.shape, len(k_SD)
-    wrong = [f"{name} is {x}" for name, x in (("heads", H), ("width", D), ("top", top)) if x & (x - 1) or x < 2]
-    if top < FEWEST:
-        wrong.append(f"top is {top}, less than {FEWEST}")
-    if S < T or H > QUERY_ROWS:
-        wrong.append(f"{T} queries of {H} heads with {S} keys")
-    if wrong:
-        rules = f"powers of two, heads at most {QUERY_ROWS}, no more queries than keys"
-        raise ValueError(f"{'; '.join(wrong)}: {rules}")
-    Q = min(QUERIES, QUERY_ROWS // H)
-    B = min(KEYS, PRODUCTS // (Q * H), top // FEW_STEPS.value)
+    (Q, B), (T, H, D), S = tiling(q_THD, k_SD, top), q_THD.shape, len(k_SD)
     out_TK = torch.empty(T, top, dtype=torch.int32, device=q_THD.device)
     programs = min(triton.cdiv(T, Q), PROGRAMS_PER_MULTIPROCESSOR * multiprocessors(q_THD))
     N = CANDIDATES * top
