@@ -142,6 +142,8 @@ def rows_product(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor, 
     E, N, (M, K) = len(w_EKN), w_EKN.shape[1 if transposed else 2], x_MK.shape
     tile, launch = _tile(M, E)
     y_MN = x_MK.new_empty(M, N)
+    if M == 0:
+        return y_MN
     block_w = [tile["BLOCK_N"], tile["BLOCK_K"]] if transposed else [tile["BLOCK_K"], tile["BLOCK_N"]]
     x_desc = TensorDescriptor.from_tensor(x_MK, [tile["BLOCK_M"], tile["BLOCK_K"]])
     w_desc = TensorDescriptor.from_tensor(w_EKN.flatten(0, 1), block_w)
@@ -153,6 +155,8 @@ def rows_product(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor, 
 def weights_product(x_MK: torch.Tensor, dy_MN: torch.Tensor, ends_E: torch.Tensor) -> torch.Tensor:
     """[E, K, N]: x^T dy over each expert's rows."""
     E, K, N = len(ends_E), x_MK.shape[1], dy_MN.shape[1]
+    if len(x_MK) == 0:
+        return x_MK.new_zeros(E, K, N)
     (block_m, block_k, block_n), programs, launch = _weights_tile(len(x_MK), E)
     dw_EKN = x_MK.new_empty(E, K, N)
     x_desc = create_ragged_descriptor(x_MK, [block_m, block_k])

@@ -23,15 +23,17 @@ import triton.language as tl
 from kernels.device import multiprocessors
 from kernels.indexer import EMPTY, ordered
 
-BLOCK = 2
+BLOCK = 4
 """Scores of a block, in times the number chosen."""
-CANDIDATES = 2
+CANDIDATES = 4
 """Entries of a list, in times the number chosen."""
 MOST = 2**13
 """Most scores that can be chosen: those of a block are counted in 16 bits."""
 WARPS = 8
 COLUMNS = 32 * WARPS
 PROGRAMS_PER_MULTIPROCESSOR = 2
+LAUNCH = {"num_warps": WARPS, "maxnreg": 128}
+"""A thread holds 32 scores of a block, and as many of the next: some spill, and two programs share a multiprocessor."""
 
 
 @triton.jit
@@ -154,6 +156,6 @@ def best(score_TS: torch.Tensor, top: int, past: int | None = None) -> torch.Ten
     lists = torch.empty(programs, 2, N, dtype=torch.int32, device=score_TS.device)
     seen = S if past is None else past
     flags = {"LOWEST": EMPTY.value >> (0 if score_TS.dtype == torch.float32 else 16), "TOP": top, "N": N}
-    flags |= {"B": BLOCK * top, "C": min(COLUMNS, top), "num_warps": WARPS}
-    _best[(programs,)](score_TS.contiguous(), lists, out_TK, T, S, seen, **flags)
+    flags |= {"B": BLOCK * top, "C": min(COLUMNS, top)}
+    _best[(programs,)](score_TS.contiguous(), lists, out_TK, T, S, seen, **flags, **LAUNCH)
     return out_TK

@@ -29,6 +29,14 @@ def test_grouped_gemm_and_its_gradients(rows_of_experts: list[int], width: int, 
     assert max(distances(fused, partial(plain.grouped_gemm, ends_E=ends), [x, w])) < 1e-3
 
 
+def test_experts_that_are_all_empty_get_no_gradient() -> None:
+    x, w = (drawn(*shape, dtype=torch.float16).requires_grad_() for shape in ((0, 8), (3, 8, 16)))
+    y = grouped_gemm.grouped_gemm(x, w, ends_E=torch.zeros(3).int())
+    y.backward(torch.zeros(0, 16).half())
+    assert (y.shape, x.grad.shape) == ((0, 16), (0, 8))
+    assert w.grad.abs().max() == 0.0
+
+
 def test_grouped_gemm_says_which_widths_it_cannot_load() -> None:
     with pytest.raises(ValueError, match=r"weights of \(7, 16\)"):
         grouped_gemm.grouped_gemm(drawn(2, 7), drawn(1, 7, 16), torch.tensor([2]).int())

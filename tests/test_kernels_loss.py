@@ -61,3 +61,10 @@ def test_logits_of_as_many_rows_as_the_budget_holds(width: int, words: int, side
 def test_without_gradients_the_loss_is_all_it_takes() -> None:
     (x, w), label = head(37, 16, 300)
     assert loss.cut_loss(x, w, label) == pytest.approx(float(plain_loss(x, w, label)), rel=1e-6)
+
+
+def test_rows_whose_labels_are_all_ignored_give_what_pytorch_gives() -> None:
+    (x, w), label = head(5, 8, 20)
+    label[:] = loss.IGNORED
+    assert loss.cut_loss(x, w, label).isnan()
+    assert plain_loss(x, w, label).isnan()

@@ -84,3 +84,27 @@ def test_a_token_whose_experts_are_all_elsewhere_gets_zero() -> None:
     x_TD = permutation.unpermute(drawn(int(ends_E[-1]), 6), row_TK, drawn(2, 1, seed=1))
     assert x_TD[1].tolist() == [0.0] * 6
     assert distance(x_TD[0], drawn(1, 6)[0] * drawn(2, 1, seed=1)[0, 0]) < FP32
+
+
+def test_tokens_whose_experts_are_all_elsewhere_send_no_row() -> None:
+    row_TK, ends_E = permutation.expert_order(torch.tensor([[7, 9], [9, 8]]), 3)
+    assert ends_E.tolist() == [0, 0, 0]
+    x = drawn(2, 6).requires_grad_()
+    y = permutation.permute(x, row_TK, rows=0)
+    back = permutation.unpermute(y, row_TK, drawn(2, 2, seed=1))
+    back.sum().backward()
+    assert y.shape == (0, 6)
+    assert back.tolist() == [[0.0] * 6] * 2
+    assert x.grad.tolist() == [[0.0] * 6] * 2
+
+
+def test_experts_without_rows_lie_between_those_with_some() -> None:
+    row_TK, ends_E = permutation.expert_order(torch.tensor([[4, 1], [1, 4], [4, 6]]), 6)
+    assert ends_E.tolist() == [0, 2, 2, 2, 5, 5]
+    x = drawn(3, 7)
+    assert torch.equal(permutation.permute(x, row_TK, rows=5), x[torch.tensor([0, 1, 0, 1, 2])])
+
+
+@pytest.mark.parametrize("kernel", [lambda x: rms_norm.rms_norm(x, drawn(8)), gated_unit.swiglu, gated_unit.situ])
+def test_no_rows_give_no_rows(kernel) -> None:
+    assert len(kernel(drawn(0, 8))) == 0

@@ -74,6 +74,21 @@ def test_all_keys_chosen_is_ordinary_attention() -> None:
     assert torch.allclose(found, wanted, atol=1e-5)
 
 
+def test_packed_sequences_attend_each_to_its_own_keys() -> None:
+    lengths = (5, 1, 11)
+    q, kv = drawn(17, 4, LATENT + ROPE), drawn(17, LATENT + ROPE, seed=1)
+    alone, index, at = [], [], 0
+    for length in lengths:
+        own, last = torch.arange(16), torch.arange(length)[:, None]
+        index.append(torch.where(own <= last, own + at, -1))
+        mine = slice(at, at + length)
+        score = (q[mine] @ kv[mine].T * SCALE).masked_fill(own[:length] > last[:, :, None], -torch.inf)
+        alone.append(score.softmax(-1) @ kv[mine, :LATENT])
+        at += length
+    found = sparse_attention.sparse_attention(q, kv, torch.cat(index).int(), LATENT, SCALE)
+    assert torch.allclose(found, torch.cat(alone), atol=1e-5)
+
+
 def test_one_key_is_handed_through_whatever_the_score() -> None:
     q, kv = drawn(1, 1, LATENT + ROPE).requires_grad_(), drawn(1, LATENT + ROPE, seed=1)
     found = sparse_attention.sparse_attention(q, kv, chosen(1, 1, 16), LATENT, SCALE)
