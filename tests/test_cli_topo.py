@@ -79,6 +79,14 @@ def test_the_network_for_astra_sim(tmp_path):
     assert "topology: [ Switch ]\nnpus_count: [ 4 ]\nbandwidth: [ 450.0 ]" in file.read_text()
 
 
+def test_a_host_without_scale_up_links_has_the_rate_of_the_slot_of_its_accelerators(tmp_path):
+    file = tmp_path / "network.yml"
+    assert topo(DUMPS / "nvidia-smi-pairs.txt", "--accelerator", "a100-80g-sxm", "--astra", file).exit_code == 0
+    # 16 lanes of 1.94 GB/s.
+    assert "npus_count: [ 4 ]\nbandwidth: [ 31.04 ]" in file.read_text()
+    assert "# Assumed: the rate of pcie, PCIe 4.0 with all lanes of a100-80g-sxm." in file.read_text()
+
+
 def test_what_is_missing_is_named(tmp_path):
     for flag in ("--out", "--astra"):
         refused = topo(DUMPS / "nvidia-smi-switch.txt", flag, tmp_path / "file")

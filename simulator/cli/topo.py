@@ -54,7 +54,7 @@ def _answer(dump: Path, accelerator: str | None, out: Path | None, astra: Path |
     if out is not None:
         files += _profiles(topology, accelerator, dump, out)
     if astra is not None:
-        files.append((astra, _network(topology, dump)))
+        files.append((astra, _network(topology, dump, part)))
     found = describe(topology)
     if png is not None:
         from simulator.report.fabric_chart import fabric_png
@@ -92,13 +92,15 @@ def _profiles(topology: Topology, accelerator: str | None, dump: Path, out: Path
     return [(out, node), *([(beside, fabric)] if fabric is not None else [])]
 
 
-def _network(topology: Topology, dump: Path) -> str:
+def _network(topology: Topology, dump: Path, part: str | None) -> str:
     from simulator.documents import InvalidDocument, Problem
     from simulator.hardware.export import astra_sim
+    from simulator.hardware.link_sheet import with_pcie
     from simulator.hardware.survey import layers
 
-    comment = f"Imported from {dump.name} ({topology.format}) by rackcast topo."
+    found, remark = with_pcie(layers(topology), part) if part else (layers(topology), "")
+    comment = f"Imported from {dump.name} ({topology.format}) by rackcast topo.\n{remark}".rstrip()
     try:
-        return astra_sim(layers(topology), comment)
+        return astra_sim(found, comment)
     except ValueError as error:
         raise InvalidDocument([Problem(str(dump), None, "", str(error))]) from None

@@ -5,12 +5,13 @@ Dumps count links (NV18); what one moves depends on the accelerator that they do
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from simulator import documents
 from simulator.hardware.collective import Count
 from simulator.hardware.figure import Figure, Record
-from simulator.hardware.topology import SCALE_UP, Device, Link, Topology
+from simulator.hardware.topology import SCALE_UP, Device, Dimension, Link, Topology
 from simulator.shipped import shipped
 from simulator.units import BytesPerSecond, human_rate
 
@@ -70,6 +71,23 @@ def with_rates(topology: Topology, accelerator: str | None) -> Topology:
             sentence for sentence in untold if "rate of a link" not in sentence and "rate of one link" not in sentence
         )
     return replace(topology, links=links, unknown=untold, assumed=(*topology.assumed, *notes))
+
+
+def with_pcie(layers: Sequence[Dimension], accelerator: str) -> tuple[tuple[Dimension, ...], str]:
+    """*layers* with the rate of *accelerator*'s own slot where the dump does not tell PCIe's, and a remark that says so;
+    the remark is empty where nothing was filled in.
+    """
+    sheet = sheet_for(accelerator, "pcie")
+    if sheet is None or not any(layer.kind == "pcie" and layer.bandwidth_bytes_per_s is None for layer in layers):
+        return tuple(layers), ""
+    rate = sheet.accelerators[accelerator] * sheet.rate.value
+    filled = (
+        replace(layer, bandwidth_bytes_per_s=rate)
+        if layer.kind == "pcie" and layer.bandwidth_bytes_per_s is None
+        else layer
+        for layer in layers
+    )
+    return tuple(filled), f"Assumed: the rate of pcie, {sheet.name} with all lanes of {accelerator}."
 
 
 def _choose(link: Link, by_id: dict[str, Device], accelerator: str | None) -> LinkSheet | None:
