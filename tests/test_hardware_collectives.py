@@ -1,4 +1,4 @@
-"""Collectives beside NCCL timings: 8 ranks (graph replay, ai-dynamo/aiconfigurator@095f58a5) and our own 2."""
+"""Collectives beside NCCL timings: published ones of 8 ranks, which the curves are, and our own 2, which judge them."""
 
 from pathlib import Path
 
@@ -39,14 +39,15 @@ def test_a_curve_of_nccl_within_a_tenth_in_the_middle(node, operation):
 @pytest.mark.parametrize(
     ("operation", "median", "worst"),
     [
-        ("all_gather", 0.02, 0.40),
-        ("reduce_scatter", 0.05, 0.20),
-        ("all_reduce", 0.06, 0.15),
-        ("all_to_all", 0.08, 0.18),
+        ("all_gather", 0.02, 0.10),
+        ("reduce_scatter", 0.04, 0.15),
+        ("all_reduce", 0.02, 0.15),
+        ("all_to_all", 0.04, 0.34),
     ],
 )
 def test_two_h200_by_the_shipped_points(operation, median, worst):
-    # The worst of all_gather is 1 MiB, which still goes by the protocol of small messages.
+    # NCCL 2.28.9 still sends 32 KiB to a peer by LL, 2.29.2 by Simple: the worst of all_to_all, 64 KiB. Those of the
+    # others are 1 and 4 MiB: ours ran with caches flushed, the curve's replay a graph on the same buffers.
     own = [point for point in points("collectives") if point.name == operation]
     sizes, measured_s = np.array([(point.bytes, point.seconds) for point in own]).T
     found = np.abs(priced_us("hgx-h200", operation, sizes, 2) * 1e-6 / (measured_s - clock_s()) - 1)

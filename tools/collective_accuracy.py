@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from collective_figures import own_timings, single_figures
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -98,7 +99,8 @@ def main() -> None:
     measured = _read(rows)
     inside = [judge(measured, *sweep) for sweep in SWEEPS]
     between = [judge(measured, *sweep) for sweep in BETWEEN]
-    lines = [*_parts_table(parts), *_sweeps_table(inside), *_between_table(between)]
+    lines = [*_parts_table(parts), *_sweeps_table(inside), *single_figures(measured), *own_timings()]
+    lines += _between_table(between)
     before, _, rest = PAGE.read_text().partition(START)
     PAGE.write_text(before + START + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
     chart(parts, inside, between).savefig(CHART, dpi=DOTS_PER_INCH, metadata={"Software": None})

@@ -23,7 +23,7 @@ def astra_sim(layers: Sequence[Dimension], comment: str) -> str:
     unknown = [layer.kind for layer in kept if layer.bandwidth_bytes_per_s is None]
     if unknown:
         raise ValueError(
-            f"the rate of {', '.join(unknown)} is not in the dump; --accelerator NAME tells those of its own links and slot"
+            f"the rate of {', '.join(unknown)} is not in the dump; --accelerator NAME tells those of its links and slot"
         )
     lines = [f"# {line}" for line in comment.splitlines()]
     guessed = [layer.kind for layer in kept if layer.latency_s is None]

@@ -74,8 +74,8 @@ def with_rates(topology: Topology, accelerator: str | None) -> Topology:
 
 
 def with_pcie(layers: Sequence[Dimension], accelerator: str) -> tuple[tuple[Dimension, ...], str]:
-    """*layers* with the rate of *accelerator*'s own slot where the dump does not tell PCIe's, and a remark that says so;
-    the remark is empty where nothing was filled in.
+    """*layers* with the rate of *accelerator*'s own slot where the dump does not tell PCIe's, and a remark on it:
+    empty where nothing was filled in.
     """
     sheet = sheet_for(accelerator, "pcie")
     if sheet is None or not any(layer.kind == "pcie" and layer.bandwidth_bytes_per_s is None for layer in layers):

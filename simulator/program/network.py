@@ -26,6 +26,7 @@ from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement, Spread
 from simulator.program.algorithms import Group, soonest
 from simulator.program.exchanges import Way, exchanges
+from simulator.program.sends import send_times
 
 Amounts = npt.NDArray[np.float64]
 PCIE_BYTES_PER_S = 64e9
@@ -236,50 +237,43 @@ class Network:
         if hops.max() < 1:
             return None
         reached = (spread.within >= spread.size).argmax(axis=0)
-        levels = [self._cluster.levels[int(d)] for d in reached]
-        one_s = np.array([level.latency_s + size / (level.bandwidth_bytes_per_s * level.share) for level in levels])
+        busy_s, wait_s = send_times(self._cluster, reached, size)
         turns = hops if in_turn else np.minimum(hops, 1)
         return Transfer(
             kind="send",
-            duration_ns=np.ceil(one_s * turns * 1e9).astype(np.int64),
+            duration_ns=np.ceil((busy_s.max(axis=0) + wait_s) * turns * 1e9).astype(np.int64),
             collective=Collective(
                 communicator=axis,
                 groups=self._placement.folding.groups[axis],
-                link_busy_ns={levels[0].name: float((one_s * turns).max() * 1e9)},
+                link_busy_ns=self._link_busy_ns(busy_s * turns),
                 wire_bytes=size,
-                compute_taken=self._taken_by_send(np.array([level.kind in SCALE_UP_KINDS for level in levels])),
+                compute_taken=self._taken_by_send(reached),
             ),
-            grade=self._cluster.node.scale_up.bandwidth.grade,
+            grade=self._grade("all_to_all", busy_s),
         )
 
-    def _taken_by_send(self, near: npt.NDArray[np.bool_]) -> Amounts:
-        """Share of compute that a send takes, *near* over scale-up links."""
-        return np.where(near, self._share("exchange"), self._share("send_between_nodes"))
+    def _taken_by_send(self, reached: npt.NDArray[np.int64]) -> Amounts:
+        """Share of compute that sends over the levels *reached* take."""
+        near = np.array([level.kind in SCALE_UP_KINDS for level in self._cluster.levels])
+        return np.where(near[reached], self._share("exchange"), self._share("send_between_nodes"))
 
     def hand_over(self, size: float, meeting: str, sender: int, receiver: int) -> Transfer:
         """A message of *size* bytes from every rank of stage *sender* to its like in stage *receiver*."""
         ranks, there = (
             stage * self._mesh.stage_ranks + self._placement.folding.representative for stage in (sender, receiver)
         )
-        levels, busy_s = self._cluster.levels, np.zeros((len(self._cluster.levels), len(ranks)))
-        latency_s = np.zeros(len(ranks))
-        missing, near = np.ones(len(ranks), bool), np.zeros(len(ranks), bool)
-        for d, level in enumerate(levels):
-            here = missing & (ranks // level.size == there // level.size)
-            rate = min(level.bandwidth_bytes_per_s, level.peer_bandwidth_bytes_per_s) * level.share
-            busy_s[d, here] = size / rate
-            latency_s[here] = level.latency_s
-            missing &= ~here
-            near |= here & (level.kind in SCALE_UP_KINDS)
+        sizes = np.array([level.size for level in self._cluster.levels])[:, None]
+        reached = (ranks // sizes == there // sizes).argmax(axis=0)
+        busy_s, wait_s = send_times(self._cluster, reached, size)
         return Transfer(
             kind="pipeline",
-            duration_ns=np.ceil((busy_s.max(axis=0) + latency_s) * 1e9).astype(np.int64),
+            duration_ns=np.ceil((busy_s.max(axis=0) + wait_s) * 1e9).astype(np.int64),
             collective=Collective(
                 communicator="pp",
                 groups=np.arange(len(ranks)),
                 link_busy_ns=self._link_busy_ns(busy_s),
                 wire_bytes=size,
-                compute_taken=self._taken_by_send(near),
+                compute_taken=self._taken_by_send(reached),
                 meeting=meeting,
                 parts=(sender, receiver),
             ),
