@@ -113,34 +113,45 @@ def _stored_scores() -> Iterator[Row]:
         yield row | {"scores_alone_fp8_s": seconds(lambda a=last: indexer_stored.stored_scores(*a), 3)}
 
 
-def attention_inputs(T: int, S: int, top: int = TOP) -> tuple[list[torch.Tensor], torch.Tensor]:
+def attention_inputs(T: int, S: int, top: int = TOP, heads: int = HEADS) -> tuple[list[torch.Tensor], torch.Tensor]:
     """([queries, keys], chosen keys), drawn without regard to order."""
     index = torch.randint(S, (T, top), device="cuda", dtype=torch.int32)
-    return [drawn(T, HEADS, LATENT + ROPE), drawn(S, LATENT + ROPE)], index
+    return [drawn(T, heads, LATENT + ROPE), drawn(S, LATENT + ROPE)], index
 
 
 def sparse() -> Iterator[Row]:
     """Sparse attention, forward and backward, beside small operators where they fit."""
-    for T, S, top in ((37, 3000, 256), (1024, 8192, TOP), (8192, 8192, TOP), (8192, 65536, TOP)):
-        inputs, index = attention_inputs(T, S, top)
-        fused = lambda q, kv, i=index: sparse_attention_backward.sparse_attention(q, kv, i, LATENT, SCALE)  # noqa: E731
-        plain = lambda q, kv, i=index: plain_sparse.sparse_attention(q, kv, i, LATENT, SCALE)  # noqa: E731
-        work = 2.0 * T * top * HEADS
-        row: Row = {"kernel": "sparse attention", "shape": (T, S, top)}
-        if T == 37:
-            yield row | {"errors": errors(fused, plain, inputs, drawn(T, HEADS, LATENT))}
-            continue
-        row["flops"], row["backward_flops"] = work * (2 * LATENT + ROPE), work * (5 * LATENT + 3 * ROPE)
-        row["fused_s"] = seconds(lambda f=fused, i=inputs: f(*i), 5)
-        o, lse = sparse_attention.sparse_forward(*inputs, index, LATENT, SCALE)
-        do = torch.randn_like(o)
-        known = (*inputs, index, o, lse, do, SCALE)
-        row["backward_fused_s"] = seconds(lambda k=known: sparse_attention_backward.gradients(*k), 4)
-        if T == 1024:
-            row["plain_s"] = seconds(lambda f=plain, i=inputs: f(*i), 3)
-            row["forward_and_backward_fused_s"] = seconds(differentiated(fused, inputs, do), 3)
-            row["forward_and_backward_plain_s"] = seconds(differentiated(plain, inputs, do), 3)
-        yield row
+    for shape in ((37, 3000, 256), (1024, 8192, TOP), (8192, 8192, TOP), (8192, 65536, TOP)):
+        yield _attention("sparse attention", *shape, HEADS)
+
+
+def sparse_heads() -> Iterator[Row]:
+    """The same of other heads: a half and a quarter of DeepSeek-V3.2's 128, and all of them."""
+    for heads in (32, 64, 128):
+        for shape in ((37, 3000, 256), (8192, 8192, TOP)):
+            yield _attention(f"sparse attention, {heads} heads", *shape, heads)
+
+
+def _attention(name: str, T: int, S: int, top: int, heads: int) -> Row:
+    """Errors of few queries; of 1,024 the times beside those of small operators, of more the times."""
+    inputs, index = attention_inputs(T, S, top, heads)
+    fused = lambda q, kv: sparse_attention_backward.sparse_attention(q, kv, index, LATENT, SCALE)  # noqa: E731
+    plain = lambda q, kv: plain_sparse.sparse_attention(q, kv, index, LATENT, SCALE)  # noqa: E731
+    work = 2.0 * T * top * heads
+    row: Row = {"kernel": name, "shape": (T, S, top)}
+    if T == 37:
+        return row | {"errors": errors(fused, plain, inputs, drawn(T, heads, LATENT))}
+    row["flops"], row["backward_flops"] = work * (2 * LATENT + ROPE), work * (5 * LATENT + 3 * ROPE)
+    row["fused_s"] = seconds(lambda: fused(*inputs), 5)
+    o, lse = sparse_attention.sparse_forward(*inputs, index, LATENT, SCALE)
+    do = torch.randn_like(o)
+    known = (*inputs, index, o, lse, do, SCALE)
+    row["backward_fused_s"] = seconds(lambda: sparse_attention_backward.gradients(*known), 4)
+    if T == 1024:
+        row["plain_s"] = seconds(lambda: plain(*inputs), 3)
+        row["forward_and_backward_fused_s"] = seconds(differentiated(fused, inputs, do), 3)
+        row["forward_and_backward_plain_s"] = seconds(differentiated(plain, inputs, do), 3)
+    return row
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

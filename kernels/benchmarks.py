@@ -131,6 +131,7 @@ PARTS = {
     "indexer_heads": benchmark_dsa.more_heads,
     "topk": benchmark_dsa.given_scores,
     "sparse": benchmark_dsa.sparse,
+    "sparse_heads": benchmark_dsa.sparse_heads,
     "break_even": benchmark_dsa.break_even,
 }
 

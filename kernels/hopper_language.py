@@ -1,9 +1,22 @@
-"""Names of Gluon, Triton's language of layouts and barriers, that changed after Triton 3.6."""
+"""What kernels in Gluon, Triton's language of layouts and barriers, share, and names of it that changed after 3.6."""
 
 from __future__ import annotations
 
+from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import async_copy
+from triton.experimental.gluon.language.nvidia.hopper import async_copy, warpgroup_mma_wait
 
 copy_to_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+
+
+@gluon.constexpr_function
+def before(WIDTHS, i):
+    """Heads of the parts before part *i*."""
+    return sum(WIDTHS[:i])
+
+
+@gluon.jit
+def waited(sums, LEFT: gl.constexpr, WIDTHS: gl.constexpr):
+    """The sums once no more than some products are under way."""
+    return (warpgroup_mma_wait(LEFT, deps=sums),) if len(WIDTHS) == 1 else warpgroup_mma_wait(LEFT, deps=sums)

@@ -10,7 +10,7 @@ rows of both, heads their columns, in two parts, so that 96 heads waste nothing 
 all of them. Powers refer to the largest score of the query's first B keys, which others may exceed by as much as the
 type holds; keys that exceed it by more refer to their own largest, and are brought to the query's largest between the
 two. Queries are taken as many at a time as `kernels.sparse_tiles` has workspace for. An index of -1 is no key; a query
-with none gets zeros. On a Hopper GPU `kernels.sparse_scores_hopper` scores 81 to 96 heads.
+with none gets zeros. On a Hopper GPU `kernels.sparse_attention_hopper` does all of it in one kernel.
 
 Legend: T queries, H heads, J chosen keys, B keys of one program, C channels, D those of the latent, K those of one
 step, X and Y the two parts of a program's heads, W the heads of all programs, N = J / B.
@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 
 from kernels.sparse_sum import weighted_sum
-from kernels.sparse_tiles import LOG2_E, SMALLEST_PART, Parts, batch, hopper, part_of_heads, parts, step
+from kernels.sparse_tiles import LOG2_E, SMALLEST_PART, Parts, batch, on_hopper, part_of_heads, parts, step
 
 KEYS = 128
 LAUNCH = {"num_warps": 4, "num_stages": 3}
@@ -95,14 +95,10 @@ def _settle(power_ptr, largest_ptr, sum_ptr, per_ptr, lse_ptr, H, W, J: tl.const
 
 
 def powers(
-    q_THC: torch.Tensor, kv_SC: torch.Tensor, index_TJ: torch.Tensor, heads: Parts, latent: int, scale: float
+    q_THC: torch.Tensor, kv_SC: torch.Tensor, index_TJ: torch.Tensor, heads: Parts, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(powers of two [T, J, W], their references and their sums, both [T, N, W])."""
     (T, H, C), J = q_THC.shape, index_TJ.shape[1]
-    if hopper(kv_SC, heads, latent):
-        from kernels.sparse_scores_hopper import powers as powers_on_hopper
-
-        return powers_on_hopper(q_THC, kv_SC, index_TJ, heads, scale)
     B, W = min(KEYS, J), heads.width
     power_TJW = q_THC.new_empty(T, J, W)
     largest_TNW, sum_TNW = q_THC.new_empty(2, T, J // B, W, dtype=torch.float32)
@@ -122,11 +118,16 @@ def sparse_forward(
     T, H, _ = q_THC.shape
     o_THD = q_THC.new_empty(T, H, latent)
     lse_TH = q_THC.new_empty(T, H, dtype=torch.float32)
+    if on_hopper(kv_SC, latent, index_TJ.shape[1]):
+        from kernels.sparse_attention_hopper import attend
+
+        attend(q_THC, kv_SC, index_TJ, scale, o_THD, lse_TH)
+        return o_THD, lse_TH
     heads = parts(H)
     per_TW = q_THC.new_empty(T, heads.width, dtype=torch.float32)
     rows = batch(T, heads, index_TJ.shape[1], 1, q_THC.element_size())
     for q, index, o, lse, per in zip(*(x.split(rows) for x in (q_THC, index_TJ, o_THD, lse_TH, per_TW)), strict=True):
-        power, largest, sums = powers(q, kv_SC, index, heads, latent, scale)
+        power, largest, sums = powers(q, kv_SC, index, heads, scale)
         grid, sides = (len(q), heads.width // SMALLEST_PART), {"J": index.shape[1], "N": largest.shape[1]}
         _settle[grid](power, largest, sums, per, lse, H, heads.width, **sides, G=SMALLEST_PART)
         weighted_sum(power, kv_SC, index, heads, latent, o, per)

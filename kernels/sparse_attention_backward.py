@@ -3,7 +3,7 @@
 Three kernels. This one scores B keys of one query again, multiplies them by the gradient of the output too, and writes
 the probabilities and the gradients of the scores of all heads to memory. `kernels.sparse_sum` sums the keys by the
 latter, which are the gradients of the query; `kernels.sparse_scatter` adds each query's share to those of its keys. On
-a Hopper GPU `kernels.sparse_scores_hopper` scores 81 to 96 heads.
+a Hopper GPU `kernels.sparse_gradients_hopper` scores up to 128 heads.
 
 Legend: T queries, H heads, J chosen keys, B keys of one program, C channels, D those of the latent, K those of one
 step, X and Y the two parts of a program's heads, W the heads of all programs.
@@ -18,7 +18,7 @@ import triton.language as tl
 from kernels.sparse_attention import sparse_forward
 from kernels.sparse_scatter import add_to_keys
 from kernels.sparse_sum import weighted_sum
-from kernels.sparse_tiles import LOG2_E, Parts, batch, check, hopper, part_of_heads, parts, step
+from kernels.sparse_tiles import LOG2_E, Parts, batch, check, hopper_widths, on_hopper, part_of_heads, parts_on, step
 
 KEYS = 64
 LAUNCH = {"num_warps": 4, "num_stages": 3}
@@ -89,10 +89,11 @@ def score_gradients(
     p_TJW, ds_TJW = q_THC.new_empty(2, T, J, heads.width)
     along_TH = torch.empty_like(lse_TH)
     _along[(T * H,)](o_THD, do_THD, along_TH, D=D)
-    if hopper(kv_SC, heads, D):
-        from kernels.sparse_scores_hopper import score_gradients as score_gradients_on_hopper
+    if on_hopper(kv_SC, D, J) and heads.programs == 1:
+        from kernels import sparse_gradients_hopper
 
-        score_gradients_on_hopper(q_THC, kv_SC, index_TJ, do_THD, lse_TH, along_TH, heads, scale, p_TJW, ds_TJW)
+        known = (lse_TH, along_TH, hopper_widths(heads), scale, p_TJW, ds_TJW)
+        sparse_gradients_hopper.score_gradients(q_THC, kv_SC, index_TJ, do_THD, *known)
         return p_TJW, ds_TJW
     B = min(KEYS, J)
     tensors = (q_THC, kv_SC, index_TJ, do_THD, lse_TH, along_TH, p_TJW, ds_TJW)
@@ -112,7 +113,7 @@ def gradients(
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(gradient of q, gradient of kv), both in the type of their inputs."""
-    heads = parts(q_THC.shape[1])
+    heads = parts_on(kv_SC, q_THC.shape[1], o_THD.shape[2], index_TJ.shape[1])
     dq_THC = torch.empty_like(q_THC)
     dkv_SC = torch.zeros_like(kv_SC, dtype=torch.float32)
     rows = batch(len(q_THC), heads, index_TJ.shape[1], 2, q_THC.element_size())

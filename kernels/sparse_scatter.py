@@ -3,7 +3,7 @@
     dkv(index(t, j)) += sum over h of ds(t, j, h) q(t, h) + p(t, j, h) do(t, h), the latter to the latent channels alone
 
 A program holds P channels of one query's and gradient's heads and walks its keys, so that each key of a query is added
-once for all heads of a program. On a Hopper GPU `kernels.sparse_scatter_hopper` adds those of 81 to 96 heads.
+once for all heads of a program. On a Hopper GPU `kernels.sparse_scatter_hopper` adds those of up to 128 heads.
 
 Legend: T queries, H heads, J chosen keys, B keys of one step, C channels, D those of the latent, P those of one
 program, X and Y the two parts of a program's heads, W the heads of all programs.
@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.sparse_tiles import Parts, hopper, part_of_heads
+from kernels.sparse_tiles import Parts, hopper_widths, on_hopper, part_of_heads
 
 KEYS = 64
 CHANNELS = 64
@@ -60,10 +60,10 @@ def add_to_keys(
 ) -> None:
     """Add the shares of all queries to *dkv_SC*, in fp32: latent channels `CHANNELS` at a time, then the rope's."""
     (T, H, C), J, D = q_THC.shape, index_TJ.shape[1], do_THD.shape[2]
-    if hopper(q_THC, heads, D):
+    if on_hopper(q_THC, D, J) and heads.programs == 1:
         from kernels.sparse_scatter_hopper import add_shares
 
-        add_shares(p_TJW, ds_TJW, q_THC, do_THD, index_TJ, heads, dkv_SC)
+        add_shares(p_TJW, ds_TJW, q_THC, do_THD, index_TJ, hopper_widths(heads), dkv_SC)
         return
     P = min(CHANNELS, D)
     sides = {"J": J, "C": C, "D": D, "B": min(KEYS, J), "X": heads.x, "Y": heads.y} | LAUNCH

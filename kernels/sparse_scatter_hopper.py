@@ -5,7 +5,7 @@ memory. One group of warps fetches gradients of scores and probabilities, 64 key
 even and one the odd tiles, so that one's products run while the other adds its own to memory.
 
 Legend: T queries, H heads, J chosen keys, B keys of one tile, C channels of a key, D those of the latent, P and R the
-two parts of a program's channels, X and Y the two parts of its heads, W the heads of all programs.
+two parts of a program's channels, X the heads of one part, W those of all parts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.hopper_language import copy_to_shared
-from kernels.sparse_tiles import Parts
+from kernels.hopper_language import before, copy_to_shared
 
 B = gl.constexpr(64)
 P, R = gl.constexpr(256), gl.constexpr(32)
 PIECE = gl.constexpr(64)
-STAGES = gl.constexpr(4)
+MOST_STAGES = 4
 THREADS = gl.constexpr(128)
 LAUNCH = {"num_warps": 4, "maxnreg": 168}
 
@@ -50,39 +49,45 @@ def _copy(to, ptr, row_0, width: gl.constexpr, first, rows, columns: gl.constexp
 
 
 @gluon.jit
-def _fetch(held, stages, bars, pointers, sizes, first, J: gl.constexpr, C: gl.constexpr, D: gl.constexpr):
+def _hold(held, ptr, first, heads, width: gl.constexpr):
+    """Copy the program's channels of a part's rows, P and then R."""
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    S: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
+    head_0, H = heads
+    _copy(held[0], ptr, head_0, width, first, H, width, L)
+    _copy(held[1], ptr, head_0, width, first + P, H, width, S)
+
+
+@gluon.jit
+def _copy_tile(to, ptr, W):
+    """Weights of a tile's keys for one part of heads."""
+    columns: gl.constexpr = to.shape[1] // 8
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [32 // columns, columns], [4, 1], [1, 0])
+    b_B = gl.arange(0, B, layout=gl.SliceLayout(1, L))
+    h_X = gl.arange(0, to.shape[1], layout=gl.SliceLayout(0, L))
+    copy_to_shared(to, ptr + (b_B * W)[:, None] + h_X[None, :])
+
+
+@gluon.jit
+def _fetch(held, stages, bars, pointers, sizes, first, J: gl.constexpr, C: gl.constexpr, D: gl.constexpr,
+           WIDTHS: gl.constexpr):  # fmt: skip
     """Copy the program's channels of all heads once, then each tile's gradients of scores and probabilities."""
-    q_XP, q_YP, q_XR, q_YR, do_XP, do_YP, do_XR, do_YR = held
-    ds_X, ds_Y, p_X, p_Y = stages
+    q, do = held
+    ds, p = stages
     held_ready, ready, free = bars
     q_ptr, do_ptr, ds_ptr, p_ptr = pointers
     H, W = sizes
-    X: gl.constexpr = q_XP.shape[0]
-    Y: gl.constexpr = q_YP.shape[0]
-    L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    S: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
-    _copy(q_XP, q_ptr, 0, C, first, H, C, L)
-    _copy(q_YP, q_ptr, X, C, first, H, C, L)
-    _copy(q_XR, q_ptr, 0, C, first + P, H, C, S)
-    _copy(q_YR, q_ptr, X, C, first + P, H, C, S)
-    _copy(do_XP, do_ptr, 0, D, first, H, D, L)
-    _copy(do_YP, do_ptr, X, D, first, H, D, L)
-    _copy(do_XR, do_ptr, 0, D, first + P, H, D, S)
-    _copy(do_YR, do_ptr, X, D, first + P, H, D, S)
+    STAGES: gl.constexpr = ready.shape[0]
+    for i in gl.static_range(len(WIDTHS)):
+        _hold(q[i], q_ptr, first, (before(WIDTHS, i), H), C)
+        _hold(do[i], do_ptr, first, (before(WIDTHS, i), H), D)
     async_copy.mbarrier_arrive(held_ready, increment_count=False)
-    b_B = gl.arange(0, B, layout=gl.SliceLayout(1, L))
-    s_B = gl.arange(0, B, layout=gl.SliceLayout(1, S))
-    h_X = gl.arange(0, X, layout=gl.SliceLayout(0, L))
-    h_Y = X + gl.arange(0, Y, layout=gl.SliceLayout(0, S))
     for n in range(J // B):
         stage = n % STAGES
-        at_BX = ((n * B + b_B) * W)[:, None] + h_X[None, :]
-        at_BY = ((n * B + s_B) * W)[:, None] + h_Y[None, :]
         mbarrier.wait(free.index(stage), (n // STAGES & 1) ^ 1)
-        copy_to_shared(ds_X.index(stage), ds_ptr + at_BX)
-        copy_to_shared(ds_Y.index(stage), ds_ptr + at_BY)
-        copy_to_shared(p_X.index(stage), p_ptr + at_BX)
-        copy_to_shared(p_Y.index(stage), p_ptr + at_BY)
+        for i in gl.static_range(len(WIDTHS)):
+            _copy_tile(ds[i].index(stage), ds_ptr + n * B * W + before(WIDTHS, i), W)
+            _copy_tile(p[i].index(stage), p_ptr + n * B * W + before(WIDTHS, i), W)
         async_copy.mbarrier_arrive(ready.index(stage), increment_count=False)
 
 
@@ -98,11 +103,13 @@ def _add(dkv_ptr, index_B, first, x_BN, C: gl.constexpr):
 
 
 @gluon.jit
-def _multiply(SIDE: gl.constexpr, held, stages, bars, dkv_ptr, index_ptr, first, J: gl.constexpr, C: gl.constexpr):
+def _multiply(SIDE: gl.constexpr, held, stages, bars, dkv_ptr, index_ptr, first, J: gl.constexpr, C: gl.constexpr,
+              WIDTHS: gl.constexpr):  # fmt: skip
     """Products of every second tile with the held channels, added to the keys' gradients."""
-    q_XP, q_YP, q_XR, q_YR, do_XP, do_YP, do_XR, do_YR = held
-    ds_X, ds_Y, p_X, p_Y = stages
+    q, do = held
+    ds, p = stages
     held_ready, ready, free = bars
+    STAGES: gl.constexpr = ready.shape[0]
     LP: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, P, 16])
     LR: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, R, 16])
     mbarrier.wait(held_ready, 0)
@@ -112,14 +119,11 @@ def _multiply(SIDE: gl.constexpr, held, stages, bars, dkv_ptr, index_ptr, first,
         sum_BP = gl.zeros([B, P], gl.float32, LP)
         sum_BR = gl.zeros([B, R], gl.float32, LR)
         mbarrier.wait(ready.index(stage), n // STAGES & 1)
-        sum_BP = warpgroup_mma(ds_X.index(stage), q_XP, sum_BP, is_async=True)
-        sum_BR = warpgroup_mma(ds_X.index(stage), q_XR, sum_BR, is_async=True)
-        sum_BP = warpgroup_mma(ds_Y.index(stage), q_YP, sum_BP, is_async=True)
-        sum_BR = warpgroup_mma(ds_Y.index(stage), q_YR, sum_BR, is_async=True)
-        sum_BP = warpgroup_mma(p_X.index(stage), do_XP, sum_BP, is_async=True)
-        sum_BR = warpgroup_mma(p_X.index(stage), do_XR, sum_BR, is_async=True)
-        sum_BP = warpgroup_mma(p_Y.index(stage), do_YP, sum_BP, is_async=True)
-        sum_BR = warpgroup_mma(p_Y.index(stage), do_YR, sum_BR, is_async=True)
+        for i in gl.static_range(len(WIDTHS)):
+            sum_BP = warpgroup_mma(ds[i].index(stage), q[i][0], sum_BP, is_async=True)
+            sum_BR = warpgroup_mma(ds[i].index(stage), q[i][1], sum_BR, is_async=True)
+            sum_BP = warpgroup_mma(p[i].index(stage), do[i][0], sum_BP, is_async=True)
+            sum_BR = warpgroup_mma(p[i].index(stage), do[i][1], sum_BR, is_async=True)
         sum_BP, sum_BR = warpgroup_mma_wait(0, deps=(sum_BP, sum_BR))
         async_copy.mbarrier_arrive(free.index(stage), increment_count=False)
         low, high = sum_BP.reshape([B, 2, 2 * PIECE]).permute([0, 2, 1]).split()
@@ -133,25 +137,30 @@ def _multiply(SIDE: gl.constexpr, held, stages, bars, dkv_ptr, index_ptr, first,
 
 
 @gluon.jit
+def _rows(element: gl.constexpr, X: gl.constexpr):
+    """Place for the program's channels of a part's rows."""
+    of_P = gl.allocate_shared_memory(element, [X, P], gl.NVMMASharedLayout(128, 16))
+    return of_P, gl.allocate_shared_memory(element, [X, R], gl.NVMMASharedLayout(2 * R, 16))
+
+
+@gluon.jit
+def _weights(element: gl.constexpr, STAGES: gl.constexpr, X: gl.constexpr):
+    """Place for the weights of some tiles' keys for a part of the heads."""
+    return gl.allocate_shared_memory(element, [STAGES, B, X], gl.NVMMASharedLayout(min(2 * X, 128), 16))
+
+
+@gluon.jit
 def _shares(p_ptr, ds_ptr, q_ptr, do_ptr, index_ptr, dkv_ptr, H, W, J: gl.constexpr, C: gl.constexpr, D: gl.constexpr,
-            X: gl.constexpr, Y: gl.constexpr):  # fmt: skip
+            WIDTHS: gl.constexpr, STAGES: gl.constexpr):  # fmt: skip
     """Half of the channels of one query's share."""
     t, first = (gl.program_id(0) // 2).to(gl.int64), gl.program_id(0) % 2 * (P + R)
     element: gl.constexpr = q_ptr.dtype.element_ty
-    wide: gl.constexpr = gl.NVMMASharedLayout(128, 16)
-    narrow: gl.constexpr = gl.NVMMASharedLayout(64, 16)
-    q_XP = gl.allocate_shared_memory(element, [X, P], wide)
-    q_YP = gl.allocate_shared_memory(element, [Y, P], wide)
-    q_XR = gl.allocate_shared_memory(element, [X, R], narrow)
-    q_YR = gl.allocate_shared_memory(element, [Y, R], narrow)
-    do_XP = gl.allocate_shared_memory(element, [X, P], wide)
-    do_YP = gl.allocate_shared_memory(element, [Y, P], wide)
-    do_XR = gl.allocate_shared_memory(element, [X, R], narrow)
-    do_YR = gl.allocate_shared_memory(element, [Y, R], narrow)
-    ds_X = gl.allocate_shared_memory(element, [STAGES, B, X], wide)
-    ds_Y = gl.allocate_shared_memory(element, [STAGES, B, Y], narrow)
-    p_X = gl.allocate_shared_memory(element, [STAGES, B, X], wide)
-    p_Y = gl.allocate_shared_memory(element, [STAGES, B, Y], narrow)
+    q, do, ds, p = (), (), (), ()
+    for i in gl.static_range(len(WIDTHS)):
+        q += (_rows(element, WIDTHS[i]),)
+        do += (_rows(element, WIDTHS[i]),)
+        ds += (_weights(element, STAGES, WIDTHS[i]),)
+        p += (_weights(element, STAGES, WIDTHS[i]),)
     held_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -159,15 +168,14 @@ def _shares(p_ptr, ds_ptr, q_ptr, do_ptr, index_ptr, dkv_ptr, H, W, J: gl.conste
     for i in gl.static_range(STAGES):
         mbarrier.init(ready.index(i), count=THREADS)
         mbarrier.init(free.index(i), count=THREADS)
-    held, stages = (q_XP, q_YP, q_XR, q_YR, do_XP, do_YP, do_XR, do_YR), (ds_X, ds_Y, p_X, p_Y)
-    bars = (held_ready, ready, free)
+    held, stages, bars = (q, do), (ds, p), (held_ready, ready, free)
     index_ptr += t * J
     pointers = (q_ptr + t * H * C, do_ptr + t * H * D, ds_ptr + t * J * W, p_ptr + t * J * W)
     gl.warp_specialize(
         [
-            (_multiply, (0, held, stages, bars, dkv_ptr, index_ptr, first, J, C)),
-            (_multiply, (1, held, stages, bars, dkv_ptr, index_ptr, first, J, C)),
-            (_fetch, (held, stages, bars, pointers, (H, W), first, J, C, D)),
+            (_multiply, (0, held, stages, bars, dkv_ptr, index_ptr, first, J, C, WIDTHS)),
+            (_multiply, (1, held, stages, bars, dkv_ptr, index_ptr, first, J, C, WIDTHS)),
+            (_fetch, (held, stages, bars, pointers, (H, W), first, J, C, D, WIDTHS)),
         ],
         [4, 4],
         [216, 56],
@@ -175,8 +183,9 @@ def _shares(p_ptr, ds_ptr, q_ptr, do_ptr, index_ptr, dkv_ptr, H, W, J: gl.conste
 
 
 def add_shares(p_TJW: torch.Tensor, ds_TJW: torch.Tensor, q_THC: torch.Tensor, do_THD: torch.Tensor,
-               index_TJ: torch.Tensor, heads: Parts, dkv_SC: torch.Tensor) -> None:  # fmt: skip
+               index_TJ: torch.Tensor, widths: tuple[int, ...], dkv_SC: torch.Tensor) -> None:  # fmt: skip
     """Add the shares of all queries to *dkv_SC*, in fp32."""
     (T, H, C), J, D = q_THC.shape, index_TJ.shape[1], do_THD.shape[2]
-    arguments = (p_TJW, ds_TJW, q_THC, do_THD, index_TJ, dkv_SC, H, heads.width)
-    _shares[(2 * T,)](*arguments, J=J, C=C, D=D, X=heads.x, Y=heads.y, **LAUNCH)
+    stages = MOST_STAGES if sum(widths) <= 96 else 2
+    arguments = (p_TJW, ds_TJW, q_THC, do_THD, index_TJ, dkv_SC, H, sum(widths))
+    _shares[(2 * T,)](*arguments, J=J, C=C, D=D, WIDTHS=widths, STAGES=stages, **LAUNCH)

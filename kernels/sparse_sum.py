@@ -3,7 +3,7 @@
     out(t, h) = per(t, h) sum over j of weight(t, j, h) kv(index(t, j))
 
 A program sums P channels of one query's keys for all heads, which are the columns, and walks the keys with the next
-steps on their way. On a Hopper GPU `kernels.sparse_sum_hopper` sums the latent channels of 81 to 96 heads.
+steps on their way. On a Hopper GPU `kernels.sparse_sum_hopper` sums the latent channels of up to 128 heads.
 
 Legend: T queries, H heads, J chosen keys, B keys of one step, C channels of a key, E those of a result, P those of one
 program, X and Y the two parts of a program's heads, W the heads of all programs.
@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.sparse_tiles import Parts, hopper
+from kernels.sparse_tiles import Parts, hopper_widths, on_hopper
 
 KEYS = 64
 LEAST_KEYS = 16
@@ -67,10 +67,10 @@ def weighted_sum(
     T, H, E = out_THE.shape
     J, P = index_TJ.shape[1], min(CHANNELS, latent)
     slices = [(0, P, latent // P), (latent, E - latent, 1)]
-    if hopper(kv_SC, heads, latent):
+    if on_hopper(kv_SC, latent, J) and heads.programs == 1:
         from kernels.sparse_sum_hopper import sum_latents
 
-        sum_latents(weight_TJW, kv_SC, index_TJ, heads, out_THE, per_TW)
+        sum_latents(weight_TJW, kv_SC, index_TJ, hopper_widths(heads), out_THE)
         slices = slices[1:]
     sides = {
         "J": J,

@@ -16,7 +16,7 @@ CHANNELS = 64
 PART = 64
 SMALLEST_PART = 16
 FEWEST_KEYS = 16
-FEWEST_KEYS_ON_HOPPER = 128
+HOPPER_PART, MOST_HOPPER_HEADS, FEWEST_HOPPER_KEYS = 32, 128, 128
 WORKSPACE_BYTES = 2**30
 LOG2_E = 1.4426950408889634
 
@@ -60,10 +60,22 @@ def batch(T: int, heads: Parts, J: int, tensors: int, element_bytes: int) -> int
     return max(1, triton.cdiv(T, max(1, triton.cdiv(T, most))))
 
 
-def hopper(rows: torch.Tensor, heads: Parts, latent: int) -> bool:
-    """Whether the kernels for Hopper take these rows: of 512 + 64 bf16 channels on such a GPU, for 81 to 96 heads."""
-    fits = heads == Parts(1, 64, 32) and latent == 512 and rows.shape[-1] == 576 and rows.dtype == torch.bfloat16
+def on_hopper(rows: torch.Tensor, latent: int, J: int) -> bool:
+    """Whether the kernels for Hopper take rows: of 512 + 64 bf16 channels on such a GPU, 128 chosen and more."""
+    fits = latent == 512 and rows.shape[-1] == 576 and rows.dtype == torch.bfloat16 and J >= FEWEST_HOPPER_KEYS
     return fits and rows.is_cuda and torch.cuda.get_device_capability(rows.device) == (9, 0)
+
+
+def parts_on(rows: torch.Tensor, H: int, latent: int, J: int) -> Parts:
+    """The parts of heads that choose from these rows: on Hopper multiples of 32 as far as 128 heads."""
+    if on_hopper(rows, latent, J) and H <= MOST_HOPPER_HEADS:
+        return parts(triton.cdiv(H, HOPPER_PART) * HOPPER_PART)
+    return parts(H)
+
+
+def hopper_widths(heads: Parts) -> tuple[int, ...]:
+    """Columns of each product on Hopper, powers of two."""
+    return (heads.x, heads.y) if heads.x != heads.y else (heads.width,)
 
 
 def check(q_THC: torch.Tensor, kv_SC: torch.Tensor, index_TJ: torch.Tensor, latent: int) -> None:
@@ -71,9 +83,8 @@ def check(q_THC: torch.Tensor, kv_SC: torch.Tensor, index_TJ: torch.Tensor, late
     (T, _, channels), J = q_THC.shape, index_TJ.shape[1]
     sides = {"latent": latent, "rope": channels - latent, "chosen keys": J}
     wrong = [f"{name} is {side}" for name, side in sides.items() if side < 1 or side & (side - 1)]
-    fewest = FEWEST_KEYS_ON_HOPPER if hopper(kv_SC, parts(q_THC.shape[1]), latent) else FEWEST_KEYS
-    if q_THC.is_cuda and fewest > J:
-        wrong.append(f"chosen keys is {J}, not {fewest} at least, as kernels for this GPU and these heads take")
+    if q_THC.is_cuda and J < FEWEST_KEYS:
+        wrong.append(f"chosen keys is {J}, a GPU takes {FEWEST_KEYS} at least")
     if len(index_TJ) != T or kv_SC.shape[1] != channels:
         wrong.append(f"q is {tuple(q_THC.shape)}, kv is {tuple(kv_SC.shape)}, index is {tuple(index_TJ.shape)}")
     if wrong:
