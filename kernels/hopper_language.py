@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import async_copy, warpgroup_mma_wait
 
 copy_to_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+
+
+@builtin
+def seen_as(memory, shape, layout, _semantic=None):
+    """The same shared memory in another shape."""
+    method = getattr(memory, "reinterpret", None) or memory._reinterpret
+    return method(memory.dtype, shape, layout, _semantic=_semantic)
 
 
 @gluon.constexpr_function

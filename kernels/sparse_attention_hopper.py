@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.hopper_language import barrier, copy_to_shared
+from kernels.hopper_language import barrier, copy_to_shared, seen_as
 from kernels.sparse_tiles import LOG2_E
 
 HEADS = 64
@@ -95,8 +95,7 @@ def _gather(q, keys, bars, pointers, h_0, H, J: gl.constexpr, C: gl.constexpr):
 def _score(q, kv, score_XB):
     """Products of half of the channels, 64 a step: a loop, whose few descriptors stay in registers."""
     tiled: gl.constexpr = gl.NVMMASharedLayout(128, 16)
-    q_steps = q._reinterpret(q.dtype, [P // R, X, R], tiled)
-    kv_steps = kv._reinterpret(kv.dtype, [P // R, B, R], tiled)
+    q_steps, kv_steps = seen_as(q, [P // R, X, R], tiled), seen_as(kv, [P // R, B, R], tiled)
     for c in range(P // R):
         score_XB = warpgroup_mma(q_steps.index(c), kv_steps.index(c).permute([1, 0]), score_XB, is_async=True)
     return score_XB
