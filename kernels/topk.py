@@ -90,7 +90,7 @@ def _append(list_ptr, held, rank_CG, place_CG, least, equals, N: tl.constexpr):
 
 @triton.jit
 def _cut(list_ptr, held, bound, LOWEST: tl.constexpr, TOP: tl.constexpr, N: tl.constexpr, C: tl.constexpr):
-    """Leave in a list's first entries the TOP best of the *held*; the least of them."""
+    """Leave in a list's first entries the TOP best of the *held*, of which TOP reach *bound*; the least of them."""
     n_CG = _tile(0, N, C)
     tl.debug_barrier()
     rank_CG = tl.load(list_ptr + n_CG, mask=n_CG < held, other=LOWEST)
@@ -119,13 +119,13 @@ def _best(score_ptr, list_ptr, out_ptr, T, S, past, LOWEST: tl.constexpr, TOP: t
         for at in range(0, end, B):
             rank_CG = _ranks(next_CG)
             next_CG = _block(score_ptr, row, at + B, S, past, B, C)
-            found, equals = _count(rank_CG > bound), 0
+            before, found, equals = bound, _count(rank_CG > bound), 0
             if found > TOP:
                 bound = _least(rank_CG, bound, TOP)
                 found, equals = TOP, TOP - _count(rank_CG > bound)
             least = bound
             if held + found > N:
-                bound = tl.maximum(bound, _cut(list_ptr, held, bound, LOWEST, TOP, N, C))
+                bound = tl.maximum(bound, _cut(list_ptr, held, before, LOWEST, TOP, N, C))
                 held = TOP
                 tl.debug_barrier()
             _append(list_ptr, held, rank_CG, _tile(at, B, C), least, equals, N)

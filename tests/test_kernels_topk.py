@@ -41,6 +41,15 @@ def test_scores_that_rise_with_every_place_fill_the_list_at_every_step() -> None
     assert in_order(topk.best(score, 2048)) == [list(range(17_952, 20_000))]
 
 
+def test_a_list_is_cut_although_few_of_it_reach_the_bound_of_the_block_that_overflows_it() -> None:
+    score = torch.zeros(5, 128)
+    score[:4, :32] = torch.arange(1.0, 5.0)[:, None] + torch.arange(32) / 100
+    score[0, 20:32] += 4.0
+    score[4, :40] = 4.5 + torch.arange(40) / 100
+    score = score.view(1, -1)
+    assert in_order(topk.best(score, 32)) == in_order(score.topk(32, dim=1).indices)
+
+
 def test_equal_scores_are_chosen_once_each() -> None:
     chosen = topk.best(torch.ones(1, 300), 32)[0].tolist()
     assert len(set(chosen)) == 32
