@@ -1,4 +1,8 @@
-"""vTrain's single-node rows, a random sample of them in place: steps of GPT models under Megatron-DeepSpeed on A100."""
+"""vTrain's rows in place: steps of GPT models under Megatron-DeepSpeed on A100.
+
+Of single nodes a random sample; of several nodes those of 64 accelerators, 3.6B parameters split in thirteen ways.
+`tests/benchmarks/test_vtrain.py` forecasts all of the latter, up to 512 accelerators.
+"""
 
 import csv
 import json
@@ -11,11 +15,12 @@ import pytest
 from simulator.forecast.forecast import forecast
 from simulator.forecast.reading import read_scenario
 
-SHARED = Path(__file__).parents[1].parent / "shared" / "facts" / "ground_truth" / "vtrain_a100_single.csv"
+SHARED = Path(__file__).parents[1].parent / "shared" / "facts" / "ground_truth"
+SINGLE, SEVERAL = SHARED / "vtrain_a100_single.csv", SHARED / "vtrain_a100_multi.csv"
 SCENARIO = """\
 name: row
 model: {model}
-cluster: {{node: hgx-a100, fabric: single-node, accelerators: {row[# GPUs]}}}
+cluster: {{node: hgx-a100, fabric: {fabric}, accelerators: {row[# GPUs]}}}
 parallel:
   tp: {row[tensor parallelism]}
   dp_shard: {row[data parallelism]}
@@ -35,21 +40,32 @@ training:
 """
 
 
-def error(row: dict[str, str], folder: Path) -> float:
+def error(row: dict[str, str], folder: Path, fabric: str) -> float:
     model = {"model_type": "gpt2", "vocab_size": 51200, "n_head": int(row["attention heads"])}
-    model |= {"n_embd": int(row["hidden size"]), "n_layer": int(row["# layers"]), "n_positions": 1024}
+    model |= {"n_embd": int(row["hidden size"]), "n_layer": int(row["# layers"])}
+    model |= {"n_positions": int(row["sequence length"])}
     (folder / "model.json").write_text(json.dumps(model))
-    (folder / "row.yaml").write_text(SCENARIO.format(model="model.json", row=row))
+    (folder / "row.yaml").write_text(SCENARIO.format(model="model.json", row=row, fabric=fabric))
     step_s = forecast(*read_scenario(str(folder / "row.yaml"))).summary["step_time_s"]["p50"]
     return step_s / float(row["iteration time (ms)"]) * 1e3 - 1
 
 
-@pytest.mark.skipif(not SHARED.is_file(), reason="the published rows are not here")
+@pytest.mark.skipif(not SINGLE.is_file(), reason="the published rows are not here")
 def test_a_sample_of_single_nodes(tmp_path):
     # Drawn, because the rows repeat a pattern of splits and batches: every twentieth is bound by the device.
-    with SHARED.open() as file:
+    with SINGLE.open() as file:
         rows = Random(0).sample(list(csv.DictReader(file)), 36)
-    errors = [abs(error(row, tmp_path)) for row in rows]
+    errors = [abs(error(row, tmp_path, "single-node")) for row in rows]
     assert len(errors) == 36
     assert mean(errors) == pytest.approx(0.094, abs=0.01)
     assert median(errors) == pytest.approx(0.080, abs=0.01)
+
+
+@pytest.mark.skipif(not SEVERAL.is_file(), reason="the published rows are not here")
+def test_splits_over_eight_nodes(tmp_path):
+    with SEVERAL.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["# GPUs"] == "64"]
+    errors = [abs(error(row, tmp_path, "fat-tree-hdr-4-ports")) for row in rows]
+    assert len(errors) == 13
+    assert mean(errors) == pytest.approx(0.074, abs=0.01)
+    assert median(errors) == pytest.approx(0.043, abs=0.01)
