@@ -3,7 +3,7 @@ import re
 import pytest
 from small_jobs import Small
 
-from simulator.forecast.fitting import MOST_SUGGESTIONS, changed, fit, memory_of
+from simulator.forecast.fitting import MOST_SUGGESTIONS, _settings, changed, fit, memory_of
 
 # 128 sequences of 8192 tokens at once are more activations than an H200 has memory for.
 TOO_LARGE = (
@@ -25,6 +25,13 @@ def test_what_fits_needs_no_change(small: Small) -> None:
 @pytest.fixture(scope="module")
 def too_large(small: Small) -> dict[str, object]:
     return fit(*small("dense", *TOO_LARGE))
+
+
+def test_states_on_drives_are_among_what_is_tried(small: Small) -> None:
+    scenario, folder = small("dense")
+    drives = {"training.offload.optimizer": "nvme", "training.offload.nvme.pipeline_read": True}
+    assert any(drives.items() <= change.items() for change in _settings(scenario, folder))
+    assert not any(drives.items() <= change.items() for change in _settings(*small("dense", "training.zero=1")))
 
 
 def test_every_suggestion_fits_as_it_is_written(small: Small, too_large: dict[str, object]) -> None:

@@ -101,6 +101,7 @@ VARIANTS = {
         "training.loss=vocab_parallel",
     ),
     "dense, optimizer on the host": ("dense", "training.offload.optimizer=1"),
+    "dense, all on drives": ("dense", "training.offload.optimizer=nvme", "training.offload.parameters=nvme"),
     "mixture, bf16 states": (
         "mixture",
         "training.optimizer={state_dtype: bf16, master_weights: false}",
