@@ -1,8 +1,9 @@
 """Measured curves: which share of its peaks an accelerator attains, by kind of kernel and size.
 
 A curve holds points (size, share) and interpolates the share linearly over the logarithm of the size; beyond the first
-and last point it stays flat. Sizes are what the kernel's time is known to follow: its FLOPs, its bytes or the length of
-a sequence. What is known of how a kernel spreads over the chip comes on top, as a few physical parameters.
+and last point it stays flat. Sizes are what the kernel's time is known to follow: its FLOPs, its bytes, the length of
+a sequence, or how many heads attend. What is known of how a kernel spreads over the chip comes on top, as a few
+physical parameters.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SCALES = "/"
 class Series(Record):
     """Points of one share over one size, for one number format and direction."""
 
-    by: Literal["flops", "bytes", "length"]
+    by: Literal["flops", "bytes", "length", "heads"]
     points: Annotated[tuple[tuple[Size, Share], ...], Field(min_length=1)]
     dtype: str | None = None
     """Format it was measured in, with its scales where they matter: "fp8", one scale a tensor; "fp8/rowwise",
@@ -76,7 +77,7 @@ class ComputeSeries(Series):
     """Attention only: rows of queries for each compute unit at which the last blocks, that run alone, cost as much as
     all the others. Work grows by 1 + half_rows x units / (batch x heads x length)."""
     head_block: Annotated[int, Field(ge=1)] = 1
-    """Sparse attention only: heads are padded to a multiple of so many."""
+    """Sparse attention only: heads are padded to a multiple of so many, and points by heads are of padded ones."""
     tiling: Tiling | None = None
     """Matmuls only: present, work is rounded up to tiles and waves of tiles."""
     ridge: Annotated[float, Field(ge=1)] | None = None

@@ -140,7 +140,8 @@ def _pick(ask: _Ask, series: tuple[S, ...]) -> S:
 
 def _size(ask: _Ask, series: Series) -> Floats:
     length = np.asarray(ask.shape[-1] if ask.shape else np.inf, float)
-    return {"flops": ask.flops, "bytes": ask.bytes, "length": length}[series.by]
+    heads = np.asarray(_in_blocks(ask, series) if isinstance(series, ComputeSeries) and ask.shape else 1.0)
+    return {"flops": ask.flops, "bytes": ask.bytes, "length": length, "heads": heads}[series.by]
 
 
 def _joined(compute_s: Floats, memory_s: Floats, ridge: float | None) -> Floats:
@@ -176,8 +177,12 @@ def _choice_s(ask: _Ask, curve: Curve) -> Floats:
 
 def _padded_heads(ask: _Ask, series: ComputeSeries) -> float:
     """Heads computed over those asked for, where they come in blocks."""
-    block = series.head_block
-    return 1.0 if block == 1 else -(-ask.shape[0] // block) * block / ask.shape[0]
+    return 1.0 if series.head_block == 1 else _in_blocks(ask, series) / ask.shape[0]
+
+
+def _in_blocks(ask: _Ask, series: ComputeSeries) -> float:
+    """Heads in whole blocks."""
+    return float(-(-ask.shape[0] // series.head_block) * series.head_block)
 
 
 def _depth_work(series: ComputeSeries, depth: ArrayLike) -> Floats:

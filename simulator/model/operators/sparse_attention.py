@@ -1,7 +1,7 @@
 """Sparse attention over latents: each query reads its *top_k* chosen keys, shared by all heads.
 
-Fused: `kernels/sparse_attention.py` and its backward pass, which take queries in batches whose weights of keys (two
-tensors backward) fit in 1 GiB; their few kernels were timed as one. Partly fused: the published FlashMLA,
+Fused: `kernels/sparse_attention_hopper.py`, one kernel, and its backward pass, which takes queries in batches whose two
+weights of keys fit in 1 GiB; its few kernels were timed as one. Partly fused: the published FlashMLA,
 which pads heads to blocks of 64 and has no backward pass, so that the same one follows. Small operators: every query's
 keys gathered to memory, as `kernels/reference/sparse_attention.py` writes it.
 
@@ -24,7 +24,6 @@ LATENT_OUTPUT = "latent_output"
 _INDEX_BYTES = 4
 _BATCH_BYTES = 2**30
 _PART = 32
-_TILE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +67,19 @@ def sparse_attention(lane: Lane, workload: Workload, shape: SparseShape, *, keep
         saved=(*_saved(lane, shape, keeps_choice=keeps_choice), Saved(ATTENTION_STATISTICS, statistics)),
         makes=LATENT_OUTPUT,
         output_bytes=output,
-        workspace_bytes=_weights(lane, shape, 1) if workload.core == "fused" else 0.0,
-        backward_workspace_bytes=sums + _weights(lane, shape, 2),
+        backward_workspace_bytes=sums + _weights(lane, shape),
     )
 
 
-def _weights(lane: Lane, shape: SparseShape, tensors: int) -> float:
-    """Bytes of *tensors* of weights of a batch's keys and, forward, of the references and sums of their tiles.
+def _weights(lane: Lane, shape: SparseShape) -> float:
+    """Bytes of a batch's weights of keys: their probabilities and the gradients of their scores.
 
     Heads are padded to 32; batches are the fewest that fit, and alike (`kernels/sparse_tiles.py`).
     """
     width = -(-shape.heads // _PART) * _PART
-    a_query = tensors * shape.top_k * width * lane.element_bytes
+    a_query = 2 * shape.top_k * width * lane.element_bytes
     batches = max(1, ceil(lane.count * a_query / _BATCH_BYTES))
-    references = 2 * shape.top_k / _TILE * width * FP32_BYTES if tensors == 1 else 0.0
-    return lane.count / batches * (a_query + references)
+    return lane.count / batches * a_query
 
 
 def _choice(lane: Lane, shape: SparseShape) -> float:
