@@ -53,6 +53,8 @@ class _Work:
 
     forward: Values
     backward: Values
+    waited: tuple[Values, Values]
+    """Of the transfers in *forward* and *backward*: while nothing of another pass is computed either."""
     busy: Values
     stream: Values
     tail: Values
@@ -95,15 +97,24 @@ class Bounds:
         saved = tokens.saved + routed.saved, tokens.restored_last + routed.restored_last
         return Bound(
             *_time(order, micro_batches, work),
-            self._memory.of(splits, edges, order, slots, micro_batches, *saved),
+            self._memory.of(splits, edges, order, slots, micro_batches, *saved, self._exchange_bytes(splits)),
         )
 
     def _work(
-        self, splits: Splits, edges: npt.NDArray[np.int64], slots: npt.NDArray[np.int64], *sums: StageSums
+        self,
+        splits: Splits,
+        edges: npt.NDArray[np.int64],
+        slots: npt.NDArray[np.int64],
+        tokens: StageSums,
+        routed: StageSums,
     ) -> _Work:
-        forward = np.asarray(sum(one.forward for one in sums))
-        backward = np.asarray(sum(one.backward + one.again for one in sums))
-        exchanges = self._exchanges(splits, edges)
+        forward, backward = tokens.forward.copy(), tokens.backward + tokens.again
+        exchanges, told = self._exchanges(splits, edges), self._told(splits, edges)
+        for times, direction in ((forward, told[:, 0]), (backward, told[:, 1] + told[:, 2])):
+            times[:, EXCHANGE] += direction
+        waited = forward.copy(), backward.copy()
+        forward += routed.forward
+        backward += routed.backward + routed.again
         if self._job.exchange_parts == 1:
             forward[:, EXCHANGE] += exchanges[:, 0]
             backward[:, EXCHANGE] += exchanges[:, 1] + exchanges[:, 2]
@@ -116,7 +127,7 @@ class Bounds:
         sharding = self._data_parallel.of(splits, edges, slots)
         forward[:, COMPUTE] += sharding.forward_s
         backward[:, COMPUTE] += sharding.backward_s
-        return _Work(forward, backward, exchanges[:, 3:] + sharding.busy_s, sharding.stream_s, sharding.tail_s)
+        return _Work(forward, backward, waited, exchanges[:, 3:] + sharding.busy_s, sharding.stream_s, sharding.tail_s)
 
     def micro_batches(self, splits: Splits) -> npt.NDArray[np.int64]:
         """Micro-batches of a step on each rank."""
@@ -143,10 +154,26 @@ class Bounds:
             found.append(np.concatenate([row_bytes * busy_s.max(axis=0), row_bytes.sum(axis=0) * busy_s]))
         return over_stages(np.stack(found), edges)[which]
 
+    def _told(self, splits: Splits, edges: npt.NDArray[np.int64]) -> Values:
+        """Seconds in which the host waits for numbers of rows, forward, backward and in what runs again,
+        [splits, 3, stages].
+        """
+        keys, which = splits.numbered("tp", "cp", "micro_batch_sequences", "ep", "etp", "recompute", "exchange")
+        found = []
+        for tp, cp, sequences, ep, etp, recompute, way in keys:
+            times = self._routed_prices.passes(edges, tp, cp, sequences, ep, etp, recompute).told
+            found.append(times * self._routed_prices.told_s(tp, cp, sequences, ep, etp, way))
+        return over_stages(np.stack(found), edges)[which]
+
     def _slots(self, splits: Splits) -> npt.NDArray[np.int64]:
         """Experts that a rank holds, copies counted; 0 without experts."""
         keys, which = splits.numbered("tp", "cp", "micro_batch_sequences", "ep")
         return np.array([self._routed_prices.slots(*key) for key in keys], np.int64)[which]
+
+    def _exchange_bytes(self, splits: Splits) -> Values:
+        """Buffers that the exchange of rows keeps on a rank."""
+        keys, which = splits.numbered("tp", "cp", "micro_batch_sequences", "ep", "exchange")
+        return np.array([self._routed_prices.buffer_bytes(*key) for key in keys])[which]
 
     def _add_ends(self, splits: Splits, forward: Values, backward: Values) -> None:
         """The embedding on the first stage, the loss on the last."""
@@ -177,7 +204,7 @@ def _time(order: Order, micro_batches: npt.NDArray[np.int64], work: _Work) -> tu
 
 def _parts(order: Order, micro_batches: npt.NDArray[np.int64], work: _Work) -> Values:
     """Seconds by part of all passes of each stage, [splits, parts, stages]; of passes that run together all kernels,
-    and what the longest kind of transfers takes beyond them.
+    the transfers that both wait for, and what the longest kind of transfers takes beyond those.
     """
     forward, backward = work.forward[:, :, order.held], work.backward[:, :, order.held]
     count = micro_batches[:, None, None, None] / order.pipeline.copies
@@ -186,12 +213,26 @@ def _parts(order: Order, micro_batches: npt.NDArray[np.int64], work: _Work) -> V
     ahead, back = (number[:, None] for number in order.unpaired(micro_batches))
     alone = (ahead * forward + back * backward).sum(axis=3)
     beside = ((count - ahead) * forward + (count - back) * backward).sum(axis=3)
-    compute, longest = beside[:, COMPUTE], beside[:, COMPUTE + 1 :].argmax(axis=1) + COMPUTE + 1
-    alone[:, COMPUTE] += compute
+    waited = _waited(order, work, count - ahead, count - back)
+    alone[:, COMPUTE] += beside[:, COMPUTE]
+    alone += waited
+    serial, longest = beside[:, COMPUTE] + waited.sum(axis=1), beside[:, COMPUTE + 1 :].argmax(axis=1) + COMPUTE + 1
     moved = np.take_along_axis(beside, longest[:, None], axis=1)
-    more = np.maximum(moved - compute[:, None], 0.0)
+    more = np.maximum(moved - serial[:, None], 0.0)
     np.put_along_axis(alone, longest[:, None], np.take_along_axis(alone, longest[:, None], axis=1) + more, axis=1)
     return np.asarray(alone)
+
+
+def _waited(order: Order, work: _Work, forwards: Values, backwards: Values) -> Values:
+    """Seconds by part of transfers in so many passes of pairs that the next kernel of both passes waits for.
+
+    A pass is cut where it waits for an exchange. Elsewhere a kernel that waits holds up the other pass, too, unless
+    gradients of weights come before it.
+    """
+    ahead, behind = (one[:, :, order.held] for one in work.waited)
+    waited = np.asarray((forwards * ahead + (0.0 if order.fills else backwards) * behind).sum(axis=3))
+    waited[:, COMPUTE] = 0.0
+    return waited
 
 
 def _before(times: Values, ahead: npt.NDArray[np.int64]) -> Values:

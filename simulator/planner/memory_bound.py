@@ -2,18 +2,21 @@
 
 Counted when a backward pass begins that finds as many micro-batches in flight as the schedule ever has: resident
 weights and optimizer, what is kept of all those micro-batches, the gradients of earlier ones, and the unsharded weights
-of the layer whose turn it is.
+of the layer whose turn it is. Beneath pipeline stages FSDP2 keeps what it has gathered and sums gradients whole, so that
+the end of a backward pass may be fuller than its begin.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
-from simulator.forecast.memory import COMMUNICATOR_BYTES, CONTEXT_BYTES
 from simulator.planner.orders import Order
 from simulator.planner.splits import Column, Splits
 from simulator.planner.stages import over_stages
+from simulator.planner.standing_memory import StandingMemory
 from simulator.planner.weights import LayerWeights, Weights
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.job import Job
@@ -22,12 +25,29 @@ from simulator.program.optimizers import least_moment_bytes
 Values = npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Bytes of weights that are sharded alike, on each virtual stage, [splits, stages]."""
+
+    weights: Values
+    """With the gradients that every rank holds whole."""
+    states: Values
+    """What two copies of a stage would share of the optimizer."""
+    unsharded: Values
+    """Gathered in the backward pass of the last layer."""
+    staying: Values
+    """Gathered parameters and whole gradients of all layers and ends that stay until the last micro-batch."""
+    trained: Values
+    """Elements that are trained."""
+
+
 class MemoryBound:
     """For splits of *job*'s model."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._weights = LayerWeights(job)
+        self._standing = StandingMemory(job)
 
     def of(
         self,
@@ -38,36 +58,44 @@ class MemoryBound:
         micro_batches: Column,
         saved: Values,
         restored_last: Values,
+        exchange_bytes: Values,
     ) -> Values:
         """Bytes of each split. *saved* is kept for the backward pass of a micro-batch by a virtual stage,
-        *restored_last* comes back in its last layer before that pass begins there, [splits, virtual stages].
+        *restored_last* comes back in its last layer before that pass begins there, [splits, virtual stages];
+        *exchange_bytes* are the buffers of the exchange of rows, [splits].
         """
         fsdp = splits["dp_shard"] * splits["cp"]
         expert_shards = fsdp * splits["tp"] // (splits["ep"] * splits["etp"])
-        dense = self._resident(splits, edges, "tp", fsdp, np.ones_like(slots))
-        routed = self._resident(splits, edges, "etp", expert_shards, slots)
-        weights, states, unsharded = (one + other for one, other in zip(dense, routed, strict=True))
+        dense = self._held(splits, edges, "tp", fsdp, np.ones_like(slots))
+        routed = self._held(splits, edges, "etp", expert_shards, slots)
         if self._job.offload.activations is not None:
             saved = np.zeros_like(saved)
         held, copies = order.held, order.pipeline.copies
-        kept = (order.alive(micro_batches) * saved[:, held]).sum(axis=2)
-        peak = weights[:, held].sum(axis=2) + states[:, held].sum(axis=2) / copies + kept
+        alive = order.alive(micro_batches)
+        before = (alive * saved[:, held]).sum(axis=2)
         if order.fullest_before_backward:
-            peak += (restored_last + unsharded)[:, held].min(axis=2)
-        return np.asarray(peak.max(axis=1) + CONTEXT_BYTES + COMMUNICATOR_BYTES * self._communicators(splits, fsdp))
+            before += (restored_last + dense.unsharded + routed.unsharded)[:, held].min(axis=2)
+        behind = (dense.staying + routed.staying)[:, held].sum(axis=2)
+        if order.pipeline.chunks == 1:
+            behind += (np.maximum(alive - 1, 0) * saved[:, held]).sum(axis=2)
+        resident = (dense.weights + routed.weights)[:, held].sum(axis=2)
+        resident += (dense.states + routed.states)[:, held].sum(axis=2) / copies
+        standing = self._standing.of(splits, edges, order, (dense.trained, routed.trained), exchange_bytes)
+        return np.asarray((standing + resident + np.maximum(before, behind)).max(axis=1))
 
-    def _resident(
+    def _held(
         self, splits: Splits, edges: npt.NDArray[np.int64], axis: str, ranks: Column, copies: Column
-    ) -> tuple[Values, Values, Values]:
-        """Of a virtual stage: weights and gradients, what two copies of it would share of the optimizer, and what it
-        holds unsharded of its last layer.
-        """
+    ) -> _Held:
         keys, which = splits.numbered(axis)
         count = self._weights.dense if axis == "tp" else self._weights.experts
         counted: list[Weights] = [count(*key) for key in keys]
         frozen, trained = (
             np.stack([_with_ends(getattr(one, name), edges) for one in counted])[which] * copies[:, None]
             for name in ("frozen", "trained")
+        )
+        layers, learnt = (
+            np.stack([_with_ends(amounts, edges, tower=False) for amounts in of_all])[which] * copies[:, None]
+            for of_all in ([one.elements for one in counted], [one.trained for one in counted])
         )
         held = np.stack([self._unsharded(one.elements[2:-1], edges) for one in counted])[which] * copies[:, None]
         optimizer, share, fully = self._job.optimizer, 1 / ranks[:, None], (splits["zero"] == 3)[:, None]
@@ -77,8 +105,16 @@ class MemoryBound:
         sharded = (frozen * self._job.frozen_bytes + trained * on_card) * share * (not offload.fetches)
         whole = frozen * self._job.frozen_bytes + trained * (COMPUTE_BYTES + self._job.reduce_bytes)
         master = stored if stored != COMPUTE_BYTES else 0
-        unsharded = np.where(fully & (ranks[:, None] > 1), held * self._job.gathered_bytes, 0.0)
-        return np.where(fully, sharded, whole), np.where(fully, 0.0, trained * (master + moments) * share), unsharded
+        gathered = fully & (ranks[:, None] > 1)
+        stay = gathered & (splits["pp"] > 1)[:, None]
+        staying = layers * self._job.gathered_bytes + learnt * self._job.reduce_bytes
+        return _Held(
+            weights=np.where(fully, sharded, whole),
+            states=np.where(fully, 0.0, trained * (master + moments) * share),
+            unsharded=np.where(gathered, held * self._job.gathered_bytes, 0.0),
+            staying=np.where(stay, staying, 0.0),
+            trained=trained,
+        )
 
     def _unsharded(self, elements: Values, edges: npt.NDArray[np.int64]) -> Values:
         """Elements that a stage holds unsharded in its last layer's backward pass: that layer, and the one before it,
@@ -89,15 +125,10 @@ class MemoryBound:
             held = held + np.where(np.diff(edges) > 1, elements[edges[1:] - 2], 0.0)
         return held
 
-    def _communicators(self, splits: Splits, fsdp: Column) -> Column:
-        """Communicators that surely exist: each axis with more than one rank that every layer or step uses."""
-        found = (splits["ep"] > 1).astype(np.int64) + (splits["tp"] > 1) + (splits["pp"] > 1)
-        return np.asarray(found + ((fsdp > 1) & (splits["zero"] == 3)))
 
-
-def _with_ends(elements: Values, edges: npt.NDArray[np.int64]) -> Values:
-    """Elements of each stage: the vision tower and the embedding on the first, the head on the last."""
+def _with_ends(elements: Values, edges: npt.NDArray[np.int64], *, tower: bool = True) -> Values:
+    """Elements of each stage: the vision *tower* and the embedding on the first, the head on the last."""
     stages = over_stages(elements[2:-1], edges)
-    stages[0] += elements[0] + elements[1]
+    stages[0] += elements[0] * tower + elements[1]
     stages[-1] += elements[-1]
     return stages

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.forecast.pipelining import schedule_of
-from simulator.planner.splits import NO_OVERLAP, SCHEDULES
+from simulator.planner.splits import NO_OVERLAP, OVERLAP_WEIGHTS, SCHEDULES
 from simulator.program.pipeline import Pipeline
 from simulator.program.schedules import Pass, in_flight, schedules
 
@@ -28,11 +28,14 @@ _ALL_FIRST = "gpipe"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A *schedule*, by its file, over a *pipeline*; it *weaves* the passes of a pair."""
+    """A *schedule*, by its file, over a *pipeline*; it *weaves* the passes of a pair, and may have gradients of weights
+    that *fill* their waits.
+    """
 
     pipeline: Pipeline
     schedule: str
     weaves: bool
+    fills: bool
 
     @classmethod
     def of(cls, stages: int, virtual_pipeline: int, schedule: int, overlap: int) -> Order:
@@ -40,7 +43,8 @@ class Order:
         asked, weaves = SCHEDULES[schedule], overlap != NO_OVERLAP
         mirrored = asked == "dualpipe"
         pipeline = Pipeline(stages, 2 if mirrored else virtual_pipeline, mirrored)
-        return cls(pipeline, schedule_of(asked, virtual_pipeline, overlaps=weaves), weaves)
+        fills = overlap == OVERLAP_WEIGHTS
+        return cls(pipeline, schedule_of(asked, virtual_pipeline, overlaps=weaves), weaves, fills)
 
     @property
     def held(self) -> npt.NDArray[np.int64]:

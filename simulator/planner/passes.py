@@ -28,6 +28,8 @@ class Passes:
     """Bytes that are there again before the layer's backward pass begins, [layers, ranks]."""
     row_bytes: Amounts
     """Bytes of a row in all exchanges of the forward pass, the backward pass, and what runs again, [3, layers]."""
+    told: Amounts
+    """How often the host waits for how many rows will come, in the same three, [3, layers]."""
 
     def where(self, chosen: npt.NDArray[np.bool_], other: Passes) -> Passes:
         """These where a layer is *chosen*, else those of *other*."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +27,13 @@ from simulator.planner.pricing import Pricing, is_loose, reruns
 from simulator.planner.routed_stretch import RoutedStretch
 from simulator.planner.splits import WAYS
 from simulator.planner.token_prices import TokenPrices, transfer_s
-from simulator.program.exchanges import Mix, mixes_of
+from simulator.program.exchanges import Mix, exchanges, mixes_of
 from simulator.program.expert_load import LayerLoad
 from simulator.program.step import EXCHANGES, Pricer, Step
 from simulator.routing.coverage import Choice
 
 Amounts = npt.NDArray[np.float64]
+_TELLING: tuple[Literal["all_to_all"], Literal["all_gather"]] = ("all_to_all", "all_gather")
 _STEPS_REMEMBERED = 64
 """Those of one kind of layer on one number of ranks, which all ways to recompute share."""
 
@@ -72,6 +74,8 @@ class RoutedPrices:
         self._priced = cache(self._price)
         self._plan = cache(self._lay_plan)
         self._pricer = cache(self._lay_pricer)
+        self._row_bytes = cache(self._widest_row)
+        self._told = cache(self._lay_told)
         self._busy = cache(self._lay_busy)
         self._mixes = cache(self._lay_mixes)
         self._step = lru_cache(_STEPS_REMEMBERED)(self._price_step)
@@ -86,6 +90,16 @@ class RoutedPrices:
         """Seconds a byte of a row that an exchange keeps the busiest port of each level busy, [levels, layers]."""
         return self._busy(self.sent_tokens(tp, cp, sequences), ep, etp, WAYS[way])
 
+    def told_s(self, tp: int, cp: int, sequences: int, ep: int, etp: int, way: int) -> float:
+        """Seconds in which ranks tell each other how many rows they will send one *way*, and nothing is computed."""
+        return self._told(ep, etp, self.slots(tp, cp, sequences, ep), WAYS[way])
+
+    def _lay_told(self, ep: int, etp: int, slots: int, way: str) -> float:
+        """Of the faster of the operations that stacks do so with."""
+        network = self._pricing.network(Mesh(dp_shard=ep * etp, ep=ep, etp=etp), ep * etp)
+        told = [network.counts(operation, slots, exchanges()[way]) for operation in _TELLING]
+        return min((float(np.min(one.duration_ns)) / 1e9 for one in told if one is not None), default=0.0)
+
     def _sent_tokens(self, tp: int, cp: int, sequences: int) -> int:
         """Tokens that a rank sends to experts."""
         return self._pricing.workload(tp, cp, 1, sequences).sent_tokens
@@ -95,6 +109,18 @@ class RoutedPrices:
         if self._experts is None:
             return 0
         return int(self._experts.outcome(ep, self.sent_tokens(tp, cp, sequences)).rows.shape[3])
+
+    def buffer_bytes(self, tp: int, cp: int, sequences: int, ep: int, way: int) -> float:
+        """What the exchange keeps on a rank of *ep* for rows sent one *way*; 0 without experts."""
+        tokens, experts = self.sent_tokens(tp, cp, sequences), self.slots(tp, cp, sequences, ep) * ep
+        return exchanges()[WAYS[way]].buffer_bytes(experts, tokens, self._row_bytes(tp, cp, sequences))
+
+    def _widest_row(self, tp: int, cp: int, sequences: int) -> float:
+        """Bytes of a row on its way home in the layer where it is widest; 0 without experts."""
+        job, workload = self._pricing.job, self._pricing.workload(tp, cp, 1, sequences)
+        makes = {replace(layer, index=0) for layer in job.architecture.moe_layers()}
+        listed = (listed_operators(job.architecture, make, workload) for make in makes)
+        return max((op.payload_bytes for operators in listed for op in operators if op.name == "combine"), default=0.0)
 
     def _lay_busy(self, tokens: int, ep: int, etp: int, way: str) -> Amounts:
         job = self._pricing.job
@@ -125,7 +151,8 @@ class RoutedPrices:
         layers, tokens = len(self._places), self.sent_tokens(tp, cp, sequences)
         whole = self._tokens.part(tp, cp, sequences, recompute).recomputes_routed
         forward, backward, again = (np.zeros((len(PARTS), layers)) for _ in range(3))
-        saved, restored, row_bytes = np.zeros((layers, ep)), np.zeros((layers, ep)), np.zeros((3, layers))
+        saved, restored = np.zeros((layers, ep)), np.zeros((layers, ep))
+        row_bytes, told = np.zeros((3, layers)), np.zeros((3, layers))
         alike: dict[tuple[Layer, bool], list[int]] = {}
         for layer in self._pricing.job.architecture.moe_layers():
             make = replace(layer, index=0, mixer=None, residual_blocks=0)
@@ -135,9 +162,9 @@ class RoutedPrices:
             passes = self._priced(routed, copies, _Rows(tuple(indices), tokens, ep, etp), early and not wholly)
             at = [self._place[index] for index in indices]
             forward[:, at], backward[:, at], again[:, at] = passes.forward, passes.backward, passes.again
-            saved[at], row_bytes[:, at] = passes.saved, passes.row_bytes
+            saved[at], row_bytes[:, at], told[:, at] = passes.saved, passes.row_bytes, passes.told
             restored[at] = passes.restored if keeps_input else 0.0
-        return Passes(forward, backward, again, saved, restored, row_bytes)
+        return Passes(forward, backward, again, saved, restored, row_bytes, told)
 
     def _lay_plan(
         self, make: Layer, tp: int, cp: int, sequences: int, etp: int, recompute: Recompute, exchanges: bool
@@ -173,7 +200,8 @@ class RoutedPrices:
             if one.loose and operator.name != "combine":
                 stretch.result(step)
             if operator.name in EXCHANGES and on.ep > 1:
-                stretch.exchange(min(operator.payload_bytes, operator.backward_payload_bytes), again=again)
+                row_bytes = min(operator.payload_bytes, operator.backward_payload_bytes)
+                stretch.exchange(row_bytes, told=operator.counts is not None, again=again)
             for asked in operator.forward_collectives:
                 if asked.axis == "etp":
                     gathered = on.etp if asked.operation == "all_gather" else 1

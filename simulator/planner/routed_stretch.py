@@ -20,7 +20,7 @@ class RoutedStretch:
 
     def __init__(self, layers: int, ranks: int) -> None:
         self._shape = layers, ranks
-        self._row_bytes = np.zeros(3)
+        self._row_bytes, self._told = np.zeros(3), np.zeros(3)
         self._saved, self._restored = np.zeros(self._shape), np.zeros(self._shape)
         self._work = [np.zeros((2, *self._shape))]
         self._again = [np.zeros(self._shape)]
@@ -46,8 +46,12 @@ class RoutedStretch:
         """Copy a result that ran again."""
         self._again[-1] += self._seconds(step.forward)
 
-    def exchange(self, row_bytes: float, *, again: bool) -> None:
-        """An exchange of rows of so many bytes, as many on the way back, and *again* where it is repeated."""
+    def exchange(self, row_bytes: float, *, told: bool, again: bool) -> None:
+        """An exchange of rows of so many bytes, as many on the way back, and *again* where it is repeated.
+
+        *told*: on the way out their numbers go ahead of them.
+        """
+        self._told[[0, 2]] += told, told and again
         self._row_bytes[: 2 + again] += row_bytes
         self._work.append(np.zeros((2, *self._shape)))
         if again:
@@ -60,8 +64,10 @@ class RoutedStretch:
         backward[COMPUTE] = self._waited([work[1] for work in self._work])
         alone = len(self._again) == 1
         again[COMPUTE] = self._again[0].min(axis=1) if alone else self._waited(self._again)
-        row_bytes = np.repeat(self._row_bytes[:, None], self._shape[0], axis=1)
-        return Passes(forward, backward, again, self._saved, self._restored, row_bytes)
+        row_bytes, told = (
+            np.repeat(one[:, None], self._shape[0], axis=1) for one in (self._row_bytes, self._told)
+        )
+        return Passes(forward, backward, again, self._saved, self._restored, row_bytes, told)
 
     def _seconds(self, priced: Priced) -> Amounts:
         return self._spread(priced.duration_ns / 1e9)

@@ -85,7 +85,8 @@ class TokenPrices:
         keeps = recompute == WHOLE or recompute.keep is not None
         saved = np.array([one[3] for one in found]) + (kept if keeps else 0.0)
         restored = np.array([one[4] for one in found])
-        passes = Passes(ahead, back, repeated, saved[:, None], restored[:, None], np.zeros((3, len(found))))
+        none = np.zeros((3, len(found)))
+        passes = Passes(ahead, back, repeated, saved[:, None], restored[:, None], none, none)
         return TokensPart(passes, tuple(one[5] for one in found))
 
     def _ends(self, tp: int, cp: int, sequences: int) -> Ends:
