@@ -1,14 +1,16 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_jobs import write_small
 
-from simulator.forecast.fitting import changed
+from simulator.forecast.fitting import changed, memory_of
 from simulator.forecast.forecast import forecast
 from simulator.planner.pareto import front
 from simulator.planner.plan import plan, prepare
 from simulator.planner.store import Store
 from simulator.planner.workers import workers
+from simulator.program.exchanges import exchanges, no_buffer
 
 
 def test_what_is_pruned_never_wins(tmp_path: Path) -> None:
@@ -67,6 +69,30 @@ def test_a_job_that_fits_nowhere_has_no_winner(tmp_path: Path) -> None:
     assert found["winner"] is None
     assert found["counted"]["pruned"] == found["counted"]["enumerated"] > 0
     assert {split["loses_by"]["term"] for split in found["splits"]} == {"memory"}
+
+
+def test_ways_of_exchange_hold_the_same_memory(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)(
+        "mixture", "training.zero=1", "parallel.ep=8", "routing.synthetic.sigma=0.5"
+    )
+    peaks = {
+        way: memory_of(changed(scenario, {"training.exchange": way}), folder).summary()["hbm"]["peak_bytes"]
+        for way, how in exchanges().items()
+        if how.buffer_bytes is no_buffer
+    }
+    assert len(peaks) == 3
+    assert len(set(peaks.values())) == 1
+
+
+def test_what_does_not_fit_rules_out_other_ways_of_exchange(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)("mixture", "training.global_batch_sequences=32")
+    search, _ = prepare(scenario, folder)
+    number = int(np.flatnonzero(search.fitting & (search.splits["ep"] > 1) & (search.splits["exchange"] == 0))[0])
+    fitted = int(search.fitting.sum())
+    search.learn({number: {"verdict": "does not fit", "peak_bytes": 2 * search.capacity_bytes}})
+    alike = search.splits.alike(number, but="exchange")
+    assert {search.splits.split(int(one)).exchange for one in alike} == {0, 1, 2}
+    assert fitted - int(search.fitting.sum()) == len(alike) == 3
 
 
 @pytest.mark.parametrize(

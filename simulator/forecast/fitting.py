@@ -48,11 +48,13 @@ def fit(scenario: Scenario, folder: Path, progress: Progress | None = None) -> d
 
 def memory_of(scenario: Scenario, folder: Path) -> MemoryForecast:
     """The ledger of *scenario*, with all that there is to tell of it."""
-    return remember(*_held(scenario, folder))
+    return remember(*held_at_most(scenario, folder))
 
 
-def _held(scenario: Scenario, folder: Path) -> tuple[tuple[StageProgram, ...], Cluster, Folding]:
-    """A round of micro-batches more than are held at once, beside the gradients of the first; where it runs."""
+def held_at_most(scenario: Scenario, folder: Path) -> tuple[tuple[StageProgram, ...], Cluster, Folding]:
+    """Programs of a step that holds as much as any: a round of micro-batches more than are held at once, beside the
+    gradients of the first. And where they run: what `remember` and `fits` take.
+    """
     job, count = assemble_job(scenario, folder), micro_batches(scenario)
     lowering = TrainingStep(job)
     shown = min(count, lowering.held_at_once(count) + lowering.round)
@@ -171,7 +173,7 @@ def _grown(scenario: Scenario) -> Iterator[Change]:
 def _fits(scenario: Scenario, folder: Path, change: Change) -> bool:
     """Whether *scenario* with *change* is a valid job that fits."""
     try:
-        return fits(*_held(changed(scenario, change), folder))
+        return fits(*held_at_most(changed(scenario, change), folder))
     except (Refused, InvalidDocument):
         return False
 

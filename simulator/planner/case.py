@@ -11,8 +11,9 @@ from typing import Any
 import simulator
 from simulator.documents import InvalidDocument
 from simulator.forecast.errors import Refused
-from simulator.forecast.fitting import memory_of
+from simulator.forecast.fitting import held_at_most
 from simulator.forecast.forecast import forecast
+from simulator.forecast.memory import MemoryForecast, fits, remember
 from simulator.forecast.scenario import Scenario
 from simulator.model.config import ConfigError
 from simulator.shipped import shipped
@@ -83,16 +84,20 @@ def run_case(case: Case) -> Row:
     """Forecast *case*. Input that does not go together makes a row with its message, and so does a fault."""
     try:
         if case.if_it_fits:
-            memory = memory_of(case.scenario, Path(case.folder))
-            if memory.verdict == "does not fit":
-                hbm = memory.summary()["hbm"]
-                held = {name: hbm[name] for name in ("peak_bytes", "capacity_bytes")}
-                return failed_row(case.key, case.settings, None) | {"verdict": memory.verdict} | held
+            held = held_at_most(case.scenario, Path(case.folder))
+            if not fits(*held):
+                return _row_without_room(case, remember(*held))
         return summary_row(case, forecast(case.scenario, Path(case.folder)).summary)
     except (Refused, InvalidDocument, ConfigError, OSError) as error:
         return failed_row(case.key, case.settings, str(error))
     except Exception as error:  # noqa: BLE001, one case of many must not end the others
         return failed_row(case.key, case.settings, f"fault in rackcast: {type(error).__name__}: {error}")
+
+
+def _row_without_room(case: Case, memory: MemoryForecast) -> Row:
+    hbm = memory.summary()["hbm"]
+    told = {"verdict": memory.verdict, **{name: hbm[name] for name in ("peak_bytes", "capacity_bytes")}}
+    return failed_row(case.key, case.settings, None) | told
 
 
 def summary_row(case: Case, summary: dict[str, Any]) -> Row:

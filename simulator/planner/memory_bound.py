@@ -2,8 +2,8 @@
 
 Counted when a backward pass begins that finds as many micro-batches in flight as the schedule ever has: resident
 weights and optimizer, what is kept of all those micro-batches, the gradients of earlier ones, and the unsharded weights
-of the layer whose turn it is. Beneath pipeline stages FSDP2 keeps what it has gathered and sums gradients whole, so that
-the end of a backward pass may be fuller than its begin.
+of the layer whose turn it is. Beneath pipeline stages FSDP2 keeps what it has gathered and sums gradients whole: the
+end of a backward pass may be fuller than its begin.
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ class MemoryBound:
         standing = self._standing.of(splits, edges, order, (dense.trained, routed.trained), exchange_bytes)
         return np.asarray((standing + resident + np.maximum(before, behind)).max(axis=1))
 
-    def _held(
-        self, splits: Splits, edges: npt.NDArray[np.int64], axis: str, ranks: Column, copies: Column
-    ) -> _Held:
+    def _held(self, splits: Splits, edges: npt.NDArray[np.int64], axis: str, ranks: Column, copies: Column) -> _Held:
         keys, which = splits.numbered(axis)
         count = self._weights.dense if axis == "tp" else self._weights.experts
         counted: list[Weights] = [count(*key) for key in keys]

@@ -29,6 +29,7 @@ from simulator.planner.splits import NO_OVERLAP, RECOMPUTE, SCHEDULES, WAYS, Spl
 from simulator.planner.store import Store
 from simulator.planner.sweep import Heard, run_cases
 from simulator.planner.workers import Workers
+from simulator.program.exchanges import exchanges, no_buffer
 
 AT_ONCE = 4
 """Splits that are simulated before the next bounds are looked at: the same whatever the number of workers."""
@@ -69,6 +70,19 @@ class Search:
             if found:
                 return min(found, key=lambda number: (self.rows[number]["step_time_s"], number))
         return None
+
+    def learn(self, found: dict[int, Row]) -> None:
+        """Take in rows of candidates by number.
+
+        What did not fit rules out all that differ in their way of exchange alone: rows that are sent another way keep
+        the same memory, and some ways keep buffers besides.
+        """
+        self.rows.update(found)
+        for number, row in found.items():
+            way = exchanges()[WAYS[int(self.splits["exchange"][number])]]
+            if row["verdict"] == "does not fit" and way.buffer_bytes is no_buffer:
+                alike = self.splits.alike(number, but="exchange")
+                self.bound.peak_bytes[alike] = np.maximum(self.bound.peak_bytes[alike], row["peak_bytes"])
 
     def roomier(self) -> npt.NDArray[np.int64]:
         """Candidates that cannot win and that may take less memory than all faster ones, lowest bound first."""
@@ -129,7 +143,7 @@ def explore(
             break
         cases = {number: case(number) for number in chosen}
         found = run_cases(cases.values(), store, workers, hear and _among(hear, search.simulated, most))
-        search.rows.update((number, found[made.key]) for number, made in cases.items())
+        search.learn({number: found[made.key] for number, made in cases.items()})
     store.join()
 
 

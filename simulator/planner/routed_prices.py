@@ -69,11 +69,15 @@ class RoutedPrices:
         self._places = places(architecture)
         self._place = {layer.index: number for number, place in enumerate(self._places) for layer in place.layers}
         self._number = {layer.index: number for number, layer in enumerate(architecture.moe_layers())}
+        makes = [replace(layer, index=0, mixer=None, residual_blocks=0) for layer in architecture.moe_layers()]
+        self._moe = list(dict.fromkeys(makes))
+        self._makes = [(self._moe.index(make), index) for make, index in zip(makes, self._number, strict=True)]
         self.sent_tokens = cache(self._sent_tokens)
         self._part = cache(self._lay_part)
         self._priced = cache(self._price)
         self._plan = cache(self._lay_plan)
         self._pricer = cache(self._lay_pricer)
+        self._rows = lru_cache(_STEPS_REMEMBERED)(self._look_up_rows)
         self._row_bytes = cache(self._widest_row)
         self._told = cache(self._lay_told)
         self._busy = cache(self._lay_busy)
@@ -153,12 +157,11 @@ class RoutedPrices:
         forward, backward, again = (np.zeros((len(PARTS), layers)) for _ in range(3))
         saved, restored = np.zeros((layers, ep)), np.zeros((layers, ep))
         row_bytes, told = np.zeros((3, layers)), np.zeros((3, layers))
-        alike: dict[tuple[Layer, bool], list[int]] = {}
-        for layer in self._pricing.job.architecture.moe_layers():
-            make = replace(layer, index=0, mixer=None, residual_blocks=0)
-            alike.setdefault((make, whole[self._place[layer.index]]), []).append(layer.index)
+        alike: dict[tuple[int, bool], list[int]] = {}
+        for make, index in self._makes:
+            alike.setdefault((make, whole[self._place[index]]), []).append(index)
         for (make, wholly), indices in alike.items():
-            routed, copies, early, keeps_input = self._plan(make, tp, cp, sequences, etp, recompute, ep > 1)
+            routed, copies, early, keeps_input = self._plan(self._moe[make], tp, cp, sequences, etp, recompute, ep > 1)
             passes = self._priced(routed, copies, _Rows(tuple(indices), tokens, ep, etp), early and not wholly)
             at = [self._place[index] for index in indices]
             forward[:, at], backward[:, at], again[:, at] = passes.forward, passes.backward, passes.again
@@ -233,7 +236,7 @@ class RoutedPrices:
         )
         return forward, backward
 
-    def _rows(self, on: _Rows) -> npt.NDArray[np.int64]:
+    def _look_up_rows(self, on: _Rows) -> npt.NDArray[np.int64]:
         """[layers, ranks, experts on the rank]."""
         assert self._experts is not None
         rows = self._experts.outcome(on.ep, on.tokens).rows[0]

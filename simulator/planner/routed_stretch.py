@@ -64,9 +64,7 @@ class RoutedStretch:
         backward[COMPUTE] = self._waited([work[1] for work in self._work])
         alone = len(self._again) == 1
         again[COMPUTE] = self._again[0].min(axis=1) if alone else self._waited(self._again)
-        row_bytes, told = (
-            np.repeat(one[:, None], self._shape[0], axis=1) for one in (self._row_bytes, self._told)
-        )
+        row_bytes, told = (np.repeat(one[:, None], self._shape[0], axis=1) for one in (self._row_bytes, self._told))
         return Passes(forward, backward, again, self._saved, self._restored, row_bytes, told)
 
     def _seconds(self, priced: Priced) -> Amounts:

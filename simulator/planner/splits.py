@@ -121,11 +121,18 @@ class Splits:
         """The candidates in some rows: numbers, or True for those to keep."""
         return Splits(self._rows[chosen])
 
+    def alike(self, number: int, *, but: str) -> Column:
+        """Numbers of the candidates that differ from one at most in the column *but*."""
+        columns = [column for column, name in enumerate(NAMES) if name != but]
+        return np.flatnonzero((self._rows[:, columns] == self._rows[number, columns]).all(axis=1))
+
     def numbered(self, *names: str) -> tuple[list[tuple[int, ...]], Column]:
         """The distinct values of some columns together, and which of them each candidate has."""
         columns = self._rows[:, [NAMES.index(name) for name in names]]
-        distinct, which = np.unique(columns, axis=0, return_inverse=True)
-        return [tuple(int(value) for value in row) for row in distinct], which.reshape(-1)
+        radix = columns.max(axis=0, initial=0) + 1
+        codes = columns @ np.append(np.cumprod(radix[:0:-1])[::-1], 1)
+        _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+        return [tuple(row) for row in columns[first].tolist()], which
 
 
 def enumerate_splits(

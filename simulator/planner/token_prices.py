@@ -21,7 +21,7 @@ from simulator.model.recompute import WHOLE, LayerPlan, Recompute
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.sharding import Adapter
 from simulator.planner.passes import COMPUTE, CONTEXT, PARTS, Passes
-from simulator.planner.places import Place, places
+from simulator.planner.places import places
 from simulator.planner.pricing import Pricing, Steps, is_loose, reruns
 from simulator.program.network import Transfer
 from simulator.program.step import Round, Step
@@ -54,9 +54,13 @@ class TokenPrices:
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
         self._places = places(pricing.job.architecture)
+        makes = [place.make for place in self._places]
+        self._makes = list(dict.fromkeys(makes))
+        self._make = np.array([self._makes.index(make) for make in makes])
         self.part = cache(self._part)
         self.ends = cache(self._ends)
         self._lane = cache(self._lay_lane)
+        self._parts = cache(self._list_parts)
 
     def passes(self, edges: npt.NDArray[np.int64], tp: int, cp: int, sequences: int, recompute: int) -> Passes:
         """Of all layers, for stages between *edges*; *recompute* counts as in a split."""
@@ -67,18 +71,19 @@ class TokenPrices:
         network = self._pricing.network(Mesh(tp=tp, cp=cp), tp * cp)
         return workload, Steps(self._pricing.pricer(workload, network))
 
+    def _list_parts(self, tp: int, cp: int, sequences: int) -> list[list[tuple[Operator, ...]]]:
+        """Operators of each make, in parts."""
+        workload, _ = self._lane(tp, cp, sequences)
+        return [make.parts(self._pricing.job.architecture, workload) for make in self._makes]
+
     def _part(self, tp: int, cp: int, sequences: int, recompute: Recompute) -> TokensPart:
         job, own = self._pricing.job, self._pricing.own(tp, 1)
         workload, steps = self._lane(tp, cp, sequences)
-        known: dict[Place, tuple[Seconds, Seconds, Seconds, float, float, bool]] = {}
         found = []
-        for place in self._places:
-            make = place.make
-            if make not in known:
-                adapters = job.trained.adapters(place.parameters(own, tp))
-                plan = self._pricing.plan(place.parts(job.architecture, workload), recompute, exchanges=True)
-                known[make] = _price(plan, steps, adapters)
-            found.append(known[make])
+        for make, parts in zip(self._makes, self._parts(tp, cp, sequences), strict=True):
+            adapters = job.trained.adapters(make.parameters(own, tp))
+            found.append(_price(self._pricing.plan(parts, recompute, exchanges=True), steps, adapters))
+        found = [found[make] for make in self._make]
         ahead, back, repeated = (np.stack([one[n] for one in found], axis=1) for n in range(3))
         inputs = float(workload.own_tokens * job.architecture.hidden * workload.activation_bytes)
         kept = np.array([place.streams * inputs for place in self._places])

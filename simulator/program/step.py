@@ -131,9 +131,10 @@ class Pricer:
             for tensors, elsewhere in ((operator.saved, again), (operator.restored, not again))
         )
         rounds, rounds_back = self._rounds(operator, back=False), self._rounds(operator, back=True)
-        rest = replace(
-            operator, forward=operator.forward[len(rounds) :], backward=operator.backward[len(rounds_back) :]
-        )
+        rest = operator
+        if rounds or rounds_back:
+            forward, backward = operator.forward[len(rounds) :], operator.backward[len(rounds_back) :]
+            rest = replace(operator, forward=forward, backward=backward)
         inputs, weights = self._costs.backward_parts(rest, carried, self._tokens, rows, trained=self._all_trained)
         multiplies = any(kernel.kind in MATMULS for kernel in operator.backward_weight)
         return Step(
