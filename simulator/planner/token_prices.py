@@ -55,8 +55,9 @@ class TokenPrices:
         self._pricing = pricing
         self._places = places(pricing.job.architecture)
         makes = [place.make for place in self._places]
-        self._makes = list(dict.fromkeys(makes))
-        self._make = np.array([self._makes.index(make) for make in makes])
+        known = list(dict.fromkeys(makes))
+        self._make = [known.index(make) for make in makes]
+        self._firsts = [self._places[makes.index(make)] for make in known]
         self.part = cache(self._part)
         self.ends = cache(self._ends)
         self._lane = cache(self._lay_lane)
@@ -72,16 +73,16 @@ class TokenPrices:
         return workload, Steps(self._pricing.pricer(workload, network))
 
     def _list_parts(self, tp: int, cp: int, sequences: int) -> list[list[tuple[Operator, ...]]]:
-        """Operators of each make, in parts."""
+        """Operators of each make of place, in parts."""
         workload, _ = self._lane(tp, cp, sequences)
-        return [make.parts(self._pricing.job.architecture, workload) for make in self._makes]
+        return [place.parts(self._pricing.job.architecture, workload) for place in self._firsts]
 
     def _part(self, tp: int, cp: int, sequences: int, recompute: Recompute) -> TokensPart:
         job, own = self._pricing.job, self._pricing.own(tp, 1)
         workload, steps = self._lane(tp, cp, sequences)
         found = []
-        for make, parts in zip(self._makes, self._parts(tp, cp, sequences), strict=True):
-            adapters = job.trained.adapters(make.parameters(own, tp))
+        for place, parts in zip(self._firsts, self._parts(tp, cp, sequences), strict=True):
+            adapters = job.trained.adapters(place.parameters(own, tp))
             found.append(_price(self._pricing.plan(parts, recompute, exchanges=True), steps, adapters))
         found = [found[make] for make in self._make]
         ahead, back, repeated = (np.stack([one[n] for one in found], axis=1) for n in range(3))
