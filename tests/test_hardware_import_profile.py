@@ -74,6 +74,9 @@ def test_ports_memory_and_drives_that_a_dump_tells(tmp_path):
     node = node_of(tmp_path, "hwloc-two-gpus.xml", "h100-sxm")
     assert node.ddr.capacity.value == pytest.approx(2 * 274877906944, rel=1e-3)
     assert node.ddr.capacity.grade == "measured"
+    # Two drives where the shipped node has eight that read 55.4 and write 33.9 GB/s.
+    assert node.nvme is not None
+    assert (node.nvme.drives.value, node.nvme.read.value, node.nvme.write.value) == (2, 13.85e9, 8.475e9)
     # PCIe 4 of the dump is half of what the shipped node's copies need: 0.88 x 31.5 GB/s.
     assert node.host_link.h2d.value == pytest.approx(27.73e9, rel=1e-3)
     assert node.scale_up.bandwidth.value == 100e9

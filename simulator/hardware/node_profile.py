@@ -276,7 +276,10 @@ def _host(draft: _Draft, node: Block) -> None:
         words = f"{draft.imported}: memory of {len(memory)} NUMA nodes"
         node["ddr"]["capacity"] = Entry(written(sum(memory), "B"), words, "measured")
     drives = [device.capacity_bytes for device in draft.topology.of("drive") if device.capacity_bytes]
-    if drives and "nvme" in node:
-        node["nvme"]["capacity"] = Entry(
-            written(sum(drives), "B"), f"{draft.imported}: {len(drives)} drives", "measured"
-        )
+    if drives and like.nvme is not None:
+        words = f"{draft.imported}: {len(drives)} drives"
+        node["nvme"]["drives"] = Entry(len(drives), words, "measured")
+        node["nvme"]["capacity"] = Entry(written(sum(drives), "B"), words, "measured")
+        factor, why = len(drives) / like.nvme.drives.value, f"{words}, rates in proportion"
+        for name, figure in (("read", like.nvme.read), ("write", like.nvme.write)):
+            node["nvme"][name] = _entry(figure, name, draft.like_id, factor, why)
