@@ -116,7 +116,7 @@ def test_the_best_products_of_instinct_parts(part, m, n, k, measured_flops_per_s
     assert 2 * m * n * k / seconds == pytest.approx(measured_flops_per_s, rel=0.01)
 
 
-@pytest.mark.parametrize(("dtype", "lost_within_a_step"), [("bf16", 0.05), ("fp8", 0.0)])
+@pytest.mark.parametrize(("dtype", "lost_within_a_step"), [("bf16", 0.111), ("fp8", 0.0)])
 def test_a_product_timed_at_the_power_limit_loses_nothing_more_within_a_step(dtype, lost_within_a_step):
     work = {"kind": "gemm", "flops": 2 * 8192**3, "bytes": 1.0, "shape": (8192, 8192, 8192), "dtype": dtype}
     start_s = 2.5e-6

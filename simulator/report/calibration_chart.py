@@ -84,4 +84,4 @@ def _finish(left: Axes, right: Axes) -> None:
     most = max(0.1, *(abs(limit) for limit in right.get_ylim()))
     right.set_ylim(-most, most)
     for axes in (left, right):
-        axes.tick_params(labelsize=7, labelcolor=INK, color=FAINT)
+        axes.tick_params(which="both", labelsize=6, labelcolor=INK, color=FAINT)
