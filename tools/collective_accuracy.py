@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from collective_figures import own_timings, single_figures
+from collective_figures import own_timings, single_figures, without_switch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -60,9 +60,9 @@ SWEEPS = [  # (title, words of the source, words of the topology, node, fabric)
 ]
 BETWEEN = [
     ("64 H100 on InfiniBand (CoreWeave)", "coreweave", "8 nodes", "hgx-h100", "rail-fat-tree-400g"),
-    ("72 GB200, one rack (CoreWeave)", "coreweave", "1 rack", "gb200-nvl72", "nvl72-rail-400g"),
-    ("144 GB200, two racks (CoreWeave)", "coreweave", "2 racks", "gb200-nvl72", "nvl72-rail-400g"),
-    ("1440 GB200, 20 racks (CoreWeave)", "coreweave", "20 racks", "gb200-nvl72", "nvl72-rail-400g"),
+    ("72 GB200, one rack, NVLS off (CoreWeave)", "coreweave", "1 rack", "gb200-nvl72", "nvl72-rail-400g"),
+    ("144 GB200, two racks, NVLS off (CoreWeave)", "coreweave", "2 racks", "gb200-nvl72", "nvl72-rail-400g"),
+    ("1440 GB200, 20 racks, NVLS off (CoreWeave)", "coreweave", "20 racks", "gb200-nvl72", "nvl72-rail-400g"),
     ("32 B200 on EFA (ml-engineering)", "all_reduce_bench", "EFA", "hgx-b200", "rail-fat-tree-400g"),
     ("DGX A100, two nodes (Vidur)", "a100_dgx_all_reduce", "2 node", "hgx-a100", "rail-fat-tree-200g-roce"),
 ]
@@ -165,6 +165,8 @@ def judge(measured: list[Row], title: str, source: str, topology: str, node_name
         counted = re.match(r"(\d+) node\(s\) x (\d+) GPUs", row["topology"])
         if counted and counted[1] != "1":
             node = _with_accelerators(node, int(counted[2]))
+        if "NVLS off" in title:
+            node = without_switch(node)
         priced_s, algorithms = alone_s(_cluster(node, fabric, ranks), "all_reduce", ranks, size)
         found.append(Judged(title, ranks, size, _seconds(row, ranks, size), priced_s, ", ".join(algorithms)))
     return found

@@ -86,7 +86,7 @@ def _judged(row: Row) -> Figure:
     size = _size(row)
     fabric = load_fabric("rail-fat-tree-400g" if nodes > 1 else "single-node", Path())
     cluster = assemble(
-        _without_switch(node) if _OFF in row["op"] else node, load_accelerator(node.accelerator, Path()), fabric, ranks
+        without_switch(node) if _OFF in row["op"] else node, load_accelerator(node.accelerator, Path()), fabric, ranks
     )
     seconds = float(row["measured"]) * 1e-3
     if "busbw" in row["unit"]:
@@ -108,7 +108,7 @@ def _holding(node: Node, count: int) -> Node:
     return node.model_copy(update={"accelerators": count, "scale_up": links})
 
 
-def _without_switch(node: Node) -> Node:
+def without_switch(node: Node) -> Node:
     """*node* whose switches do not reduce (`NCCL_NVLS_ENABLE=0`)."""
     links = node.scale_up
     timed = {operation: one.without_switch() for operation, one in links.collectives.items()}

@@ -22,6 +22,8 @@ class BeyondNode(Record):
 
     bandwidth: Figure[BytesPerSecond]
     latency: Figure[Seconds]
+    ring_share: Figure[Share] | None = None
+    """Bus bandwidth over link rate of large messages in rings through several nodes; None: as inside one."""
 
 
 class Channels(Record):
@@ -59,6 +61,11 @@ class ScaleUp(Record):
     compute_taken: Figure[Share]
     """Share of compute that a transfer takes while it runs, where `channels` or the number of units does not say."""
     channels: Channels | None = None
+
+    @property
+    def rings_beyond(self) -> Figure[Share] | None:
+        """What rings through several nodes of a super-node attain of the links, where that is known."""
+        return self.beyond_node.ring_share if self.beyond_node else None
 
     @model_validator(mode="after")
     def _peer_within_total(self) -> ScaleUp:

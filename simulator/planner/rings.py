@@ -45,4 +45,5 @@ def fastest(cluster: Cluster, level: Level, operation: Operation) -> float:
         one_sided = nic.one_sided.share.value if nic is not None and nic.one_sided is not None else 0.0
         return level.bandwidth_bytes_per_s * max(level.share, level.ring_share, one_sided)
     in_switch = links.in_switch.value if links.in_switch and operation == "all_reduce" else 0.0
-    return level.bandwidth_bytes_per_s * max(collective.best_share, in_switch)
+    beyond = links.rings_beyond.value if links.rings_beyond else 0.0
+    return level.bandwidth_bytes_per_s * max(collective.best_share, in_switch, beyond)

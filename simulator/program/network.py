@@ -35,6 +35,8 @@ COUNT_BYTES = 8
 """An int64 for each expert."""
 LARGE_BYTES = 1e9
 """A message whose latency does not count."""
+MOST_UNDERSTOOD = 2
+"""Super-nodes among which all-reduces take what their links and the library's latencies say."""
 EACH_BY_ITSELF = exchanges()["all_to_all"]
 
 
@@ -86,7 +88,8 @@ class Network:
             busy_s, latency_s = np.where(inner, busy_s, between.busy_s), np.where(inner, latency_s, between.latency_s)
             names = np.where(inner, names, between.names)
         taken = self._taken_by(operation, group, names)
-        return self._transfer(operation, axis, busy_s, latency_s, group.on_wire_bytes, taken, names)
+        transfer = self._transfer(operation, axis, busy_s, latency_s, group.on_wire_bytes, taken, names)
+        return transfer if inner.all() else replace(transfer, grade=self._grade_beyond(group, busy_s, transfer))
 
     def _group(self, operation: Operation, spread: Spread, message_bytes: Amounts) -> Group:
         levels, links = self._cluster.levels, self._cluster.node.scale_up
@@ -118,10 +121,11 @@ class Network:
         """Attained bytes per second of large messages on the way between nodes, [levels, behaviours]."""
         collective = self._scale_up_collective(group.operation)
         alone = collective.without_switch() if collective else None
-        large = np.full(len(group.inside), LARGE_BYTES)
-        rates = []
+        large, rates, rings = np.full(len(group.inside), LARGE_BYTES), [], self._cluster.node.scale_up.rings_beyond
         for level, members in zip(self._cluster.levels, group.spread.within, strict=True):
-            if level.kind in SCALE_UP_KINDS:
+            if level.kind in SCALE_UP_KINDS and rings is not None:
+                rates.append(np.full(len(members), level.bandwidth_bytes_per_s * rings.value))
+            elif level.kind in SCALE_UP_KINDS:
                 rates.append(self._rate(level, alone, members, large))
             else:
                 rates.append(np.full(len(members), level.bandwidth_bytes_per_s * level.ring_share))
@@ -371,6 +375,26 @@ class Network:
 
     def _scale_up_collective(self, operation: Operation) -> Formula | Timed | None:
         return self._cluster.node.scale_up.collectives.get(operation)
+
+    def _grade_beyond(self, group: Group, busy_s: Amounts, transfer: Transfer) -> str:
+        """The grade of a ring, tree or reduction through several nodes, whose scale-up links may have decided.
+
+        Groups over more than two super-nodes are not understood: the only ones published, of 20 racks of GB200, took
+        two to four times what the links and the library's latencies say (docs/collectives.md).
+        """
+        links = self._cluster.node.scale_up
+        decisive = self._cluster.levels[int(busy_s.max(axis=1).argmax())]
+        if links.beyond_node is None:
+            return transfer.grade
+        if int(group.domains.max()) > MOST_UNDERSTOOD:
+            return "assumed"
+        if decisive.kind not in SCALE_UP_KINDS:
+            return transfer.grade
+        if links.in_switch is not None and "nvls" in transfer.algorithms:
+            return links.in_switch.grade
+        if links.rings_beyond is not None and group.operation == "all_reduce":
+            return links.rings_beyond.grade
+        return "scaled" if transfer.grade == "measured" else transfer.grade
 
     def _grade(self, operation: Operation, busy_s: Amounts) -> str:
         """The grade of the rate that decided."""
