@@ -3,11 +3,18 @@
 import numpy as np
 import pytest
 
+from simulator.forecast.assembly import find_architecture
+from simulator.forecast.exchanging import way_problems
+from simulator.hardware.library import build_cluster
 from simulator.parallel.folding import apart
 from simulator.parallel.mesh import Mesh
 from simulator.program.exchanges import exchanges, mixes_of
-from simulator.program.expert_load import layer_load, node_members
+from simulator.program.expert_load import layer_load, node_members, wire_rows
+from simulator.program.network import scale_up_domain
 from simulator.routing.coverage import Choice
+from simulator.shipped import shipped
+
+FOLDER = shipped("scenarios")
 
 EVEN = np.full((4, 2), 14)
 """Rows of 8 experts on 4 ranks, of 14 tokens a rank: 56 tokens, 112 rows."""
@@ -63,6 +70,25 @@ def test_ranks_compute_the_same_rows_whatever_the_way():
 @pytest.mark.parametrize(("ep", "etp", "members"), [(4, 1, 4), (8, 1, 8), (16, 1, 8), (8, 2, 4), (12, 1, 0), (4, 3, 0)])
 def test_ranks_of_a_group_in_a_domain_of_eight(ep, etp, members):
     assert node_members(Mesh(dp_shard=ep * etp, ep=ep, etp=etp), 8) == members
+
+
+def test_a_token_once_to_each_rank_asks_for_no_nodes():
+    # Six ranks in domains of four: what nodes have in common plays no part.
+    rows, choice = np.full((6, 1), 12), Choice(2)
+    sent = wire_rows(rows, Mesh(dp_shard=6, ep=6), "deduplicated", choice, 4)
+    assert sent == pytest.approx(exchanges()["deduplicated"].sent(mixes_of(rows[None], choice, 6)[0]))
+    gb200, model = build_cluster("gb200-nvl72", "nvl72-rail-400g", 144, FOLDER), find_architecture("kimi-k3.1", FOLDER)
+    refused = {name: [*way_problems(name, model, gb200, 32, 1, gpu_direct=True)] for name in exchanges()}
+    assert len(refused["hierarchical"]) == 1
+    assert (
+        "allowed: all_to_all, deduplicated, low_latency, or a divisor or multiple of 72" in refused["hierarchical"][0]
+    )
+    assert not refused["deduplicated"]
+
+
+def test_cards_of_one_domain_need_not_divide_it():
+    some = build_cluster("gb200-nvl72", "nvl72-rail-400g", 64, FOLDER)
+    assert scale_up_domain(some) == 64
 
 
 def test_recorded_tokens_say_which_experts_go_together():

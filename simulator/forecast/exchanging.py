@@ -35,12 +35,13 @@ def way_problems(
     if any(isinstance(part, MixtureOfExperts) and part.zero_experts for part in parts):
         yield f"{where}, and some experts return their input unsent; allowed: {PLAIN}"
     group = ep * etp
-    if not node_members(Mesh(dp_shard=group, ep=ep, etp=etp), domain):
+    together = node_members(Mesh(dp_shard=group, ep=ep, etp=etp), domain)
+    if way.by_node and not together:
         yield (
             f"{where}, but ep {ep} x etp {etp} = {group} ranks lie unevenly in domains of {domain} accelerators; "
-            f"allowed: {PLAIN}, or a divisor or multiple of {domain}"
+            f"allowed: {_named(lambda way: not way.by_node)}, or a divisor or multiple of {domain}"
         )
-    if not way.one_sided or group <= domain:
+    if not way.one_sided or together == ep:
         return
     if not gpu_direct:
         yield f"{where}, whose ports write into accelerators, but cluster.gpu_direct is off"

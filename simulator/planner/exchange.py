@@ -29,7 +29,7 @@ class Exchange:
         self._domain = scale_up_domain(cluster)
         self._levels = len(sizes)
         self._crossing: list[tuple[int, npt.NDArray[np.float64], float]] = []
-        uneven = way != "all_to_all" and not node_members(mesh, self._domain)
+        uneven = exchanges()[way].by_node and not node_members(mesh, self._domain)
         if mesh.ep == 1 or uneven or not aligned(mesh.ep * mesh.etp, sizes):
             return
         nearer = np.eye(mesh.ep, dtype=bool)
@@ -64,7 +64,7 @@ class Exchange:
         if self._way == "all_to_all":
             ranks = self._mesh.ep
             return np.asarray(rows.sum(axis=2)[:, None] / ranks)
-        way, members = exchanges()[self._way], node_members(self._mesh, self._domain)
+        way, members = exchanges()[self._way], node_members(self._mesh, self._domain) or self._mesh.ep
         sent = [way.sent(mix) for mix in mixes(members)]
         # A way gives a view of one row where all ranks send the same.
         return np.stack([one[:1] if one.strides[0] == 0 else one for one in sent])

@@ -90,7 +90,7 @@ def wire_rows(
     if exchange == "all_to_all" or mesh.ep == 1:
         return _each_by_itself(rows, mesh)
     known = None if destinations is None else destinations[None]
-    return exchanges()[exchange].sent(mixes_of(rows[None], choice, node_members(mesh, domain), known)[0])
+    return exchanges()[exchange].sent(mixes_of(rows[None], choice, node_members(mesh, domain) or mesh.ep, known)[0])
 
 
 def _each_by_itself(rows: npt.NDArray[np.int64], mesh: Mesh) -> npt.NDArray[np.float64]:

@@ -407,8 +407,9 @@ class Network:
 
 
 def scale_up_domain(cluster: Cluster) -> int:
-    """Accelerators that reach each other over scale-up links."""
-    return max(level.size for level in cluster.levels if level.kind in SCALE_UP_KINDS)
+    """Accelerators of the cluster that reach each other over scale-up links."""
+    whole = max(level.size for level in cluster.levels if level.kind in SCALE_UP_KINDS)
+    return min(whole, cluster.accelerators)
 
 
 def _slowest_of_group(seconds: Amounts, groups: npt.NDArray[np.int64]) -> Amounts:

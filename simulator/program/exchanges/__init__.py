@@ -70,6 +70,8 @@ class Way:
 
     sent: Callable[[Mix], Rows]
     """Rows from each rank (row) to each rank (column), [ep, ep], its own on the diagonal."""
+    by_node: bool = False
+    """It goes by which ranks share a node, so that these must lie evenly in nodes."""
     units: int | None = None
     """Compute units that run it; None: as many as the library opens channels."""
     one_sided: bool = False
