@@ -132,7 +132,7 @@ def _draw(points: list[Point], path: Path) -> None:
     least, most = (pick(point.gains[0] for point in points) for pick in (min, max))
     host = max(point.gains[1] for point in points)
     titles(
-        figure, f"Swapping gains {least:.0f} to {most:.0f} % over recomputing, the host at most {host:.0f} % of it", ""
+        figure, f"Swapping gains {least:.0f} to {most:.0f} % over recomputing; the host adds at most {host:.0f} %", ""
     )
     said = "Kimi K3.1, LoRA on 128 H200: tokens a second that the best swap gains, by link and tokens a card"
     figure.text(0.015, 0.905, said, fontsize=12, color=FAINT, va="center")
