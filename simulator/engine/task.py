@@ -83,3 +83,5 @@ class Task:
     micro_batch: int = -1
     grade: str = "assumed"
     """Where its duration comes from: measured, scaled, datasheet or assumed."""
+    algorithms: tuple[str, ...] = ()
+    """How a library runs it, for those who ask; its duration says what that costs."""

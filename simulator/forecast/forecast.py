@@ -14,6 +14,7 @@ import numpy.typing as npt
 from simulator.forecast.assembly import assemble_job, micro_batches
 from simulator.forecast.attribution import attribute
 from simulator.forecast.campaign import campaign, usd_per_hour, verdict
+from simulator.forecast.collectives import taken
 from simulator.forecast.memory import MemoryForecast, curve, remember
 from simulator.forecast.rebalancing import rebalancing
 from simulator.forecast.scenario import Scenario
@@ -113,6 +114,7 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
             "micro_batches": step.micro_batches,
             "micro_batches_simulated": step.simulated,
         },
+        "collectives": taken(task for program in step.programs for task in program.tasks),
         "provenance": _provenance(priced),
     }
 

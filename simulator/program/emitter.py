@@ -87,6 +87,7 @@ class Emitter:
             host_ns=launches * self._launch_ns,
             collective=transfer.collective,
             grade=transfer.grade,
+            algorithms=transfer.algorithms,
         )
         return self._write(task, allocates)
 
