@@ -6,6 +6,7 @@ import pytest
 from small_jobs import Small, write_small
 
 from simulator.forecast.assembly import assemble_job
+from simulator.planner.candidates import candidates, for_any_sharding, job_of_any_split
 from simulator.planner.splits import OWN, Split, Splits, divisors, enumerate_splits
 
 
@@ -105,3 +106,11 @@ def test_the_recomputation_of_the_scenario_is_tried_where_it_can_be(
     others = {replace(split, recompute=OWN) for split in splits}
     assert own == {split for split in others if allowed(split)}
     assert all("training.recompute" not in split.settings() for split in own)
+
+
+def test_weights_gathered_as_megatron_does_are_planned_with_its_optimizer_alone(small: Small) -> None:
+    asked = "training.float8={recipe: blockwise, all_gather: true}"
+    scenario, folder = small("dense", "training.zero=1", "training.execution=fused", asked)
+    any_sharding = for_any_sharding(scenario)
+    splits = candidates(any_sharding, job_of_any_split(any_sharding, folder))
+    assert set(splits["zero"].tolist()) == {1}

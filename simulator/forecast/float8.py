@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.forecast.recomputation import recompute_of
-from simulator.forecast.scenario import Scenario
+from simulator.forecast.scenario import Scenario, Training
 from simulator.hardware.accelerator import Accelerator
 from simulator.model.architecture import Architecture, Layer
 from simulator.model.float8 import Float8
@@ -53,6 +53,12 @@ def float8(scenario: Scenario) -> Float8 | None:
         originals=(recompute_of(training).discarded if fused else frozenset()) | (stored & {ATTENTION_OUTPUT}),
         stored=stored,
     )
+
+
+def gathers_as_megatron(training: Training) -> bool:
+    """Whether weights are gathered in an fp8 that Megatron-LM's distributed optimizer alone casts shards to."""
+    asked = training.float8
+    return asked is not None and asked.all_gather and asked.recipe not in _WHOLE_TENSORS
 
 
 def float8_problems(scenario: Scenario, architecture: Architecture, accelerator: Accelerator) -> Iterator[str]:

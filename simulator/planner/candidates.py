@@ -9,6 +9,7 @@ from typing import Any
 from simulator.forecast.assembly import TENSOR_BY_TENSOR, assemble_job
 from simulator.forecast.exchanging import too_many_tokens, way_problems
 from simulator.forecast.fitting import changed
+from simulator.forecast.float8 import gathers_as_megatron
 from simulator.forecast.offloading import offload_of
 from simulator.forecast.scenario import Scenario, Training
 from simulator.planner.splits import NO_OVERLAP, OVERLAP, OVERLAP_WEIGHTS, OWN, Split, Splits, enumerate_splits
@@ -62,7 +63,8 @@ def settings_of(split: Split, training: Training) -> dict[str, Any]:
 
 def _keeps_way(training: Training) -> bool:
     """Whether settings go with the way of sharding that they were said for: what is on the host, and Megatron-LM's."""
-    return bool(offload_of(training).updated_on_host) or "megatron" in training.model_fields_set
+    megatron = "megatron" in training.model_fields_set or gathers_as_megatron(training)
+    return bool(offload_of(training).updated_on_host) or megatron
 
 
 def _room(scenario: Scenario, job: Job) -> Room:

@@ -43,14 +43,16 @@ class Pricing:
         """The model as one rank of *tp* and *etp* holds it."""
         return self._shared(tp, etp)
 
-    def workload(self, tp: int, cp: int, etp: int, sequences: int) -> Workload:
+    def workload(self, tp: int, cp: int, etp: int, sequences: int, recompute: Recompute = NOTHING) -> Workload:
         """The workload of a split, of as many *sequences* like the job's own one.
 
-        Weights in fp8 are taken to be cast already, which is so with ZeRO-1 alone.
+        Weights in fp8 are taken to be cast already, which is so with ZeRO-1 alone. Of what is multiplied in fp8 no
+        original is kept, but where the job's own *recompute* discards it.
         """
         base, float8 = self.job.workload, self.job.workload.float8
         lengths = base.sequence_lengths * sequences
-        cast = replace(float8, kept=True, originals=frozenset()) if float8 else None
+        originals = float8.originals if float8 and recompute == self.job.recompute else frozenset()
+        cast = replace(float8, kept=True, originals=originals & recompute.discarded) if float8 else None
         return replace(base, sequence_lengths=lengths, tp=tp, cp=cp, etp=etp, float8=cast)
 
     def network(self, mesh: Mesh, group: int) -> Network:

@@ -175,7 +175,7 @@ class RoutedPrices:
         """Routed operators of a layer like *make*, copies of their results, whether running again stops early and
         whether the layer's input is kept.
         """
-        workload = self._pricing.workload(tp, cp, etp, sequences)
+        workload = self._pricing.workload(tp, cp, etp, sequences, recompute)
         listed = listed_operators(self._pricing.job.architecture, make, workload)
         present = [op for op in listed if exchanges or not op.expert_parallel_only]
         plan = self._pricing.plan([present], recompute, exchanges=exchanges)

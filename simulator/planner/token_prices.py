@@ -61,7 +61,6 @@ class TokenPrices:
         self.part = cache(self._part)
         self.ends = cache(self._ends)
         self._lane = cache(self._lay_lane)
-        self._parts = cache(self._list_parts)
 
     def passes(self, edges: npt.NDArray[np.int64], tp: int, cp: int, sequences: int, recompute: int) -> Passes:
         """Of all layers, for stages between *edges*; *recompute* counts as in a split."""
@@ -72,17 +71,12 @@ class TokenPrices:
         network = self._pricing.network(Mesh(tp=tp, cp=cp), tp * cp)
         return workload, Steps(self._pricing.pricer(workload, network))
 
-    def _list_parts(self, tp: int, cp: int, sequences: int) -> list[list[tuple[Operator, ...]]]:
-        """Operators of each make of place, in parts."""
-        workload, _ = self._lane(tp, cp, sequences)
-        return [place.parts(self._pricing.job.architecture, workload) for place in self._firsts]
-
     def _part(self, tp: int, cp: int, sequences: int, recompute: Recompute) -> TokensPart:
         job, own = self._pricing.job, self._pricing.own(tp, 1)
-        workload, steps = self._lane(tp, cp, sequences)
+        workload, steps = self._pricing.workload(tp, cp, 1, sequences, recompute), self._lane(tp, cp, sequences)[1]
         found = []
-        for place, parts in zip(self._firsts, self._parts(tp, cp, sequences), strict=True):
-            adapters = job.trained.adapters(place.parameters(own, tp))
+        for place in self._firsts:
+            adapters, parts = job.trained.adapters(place.parameters(own, tp)), place.parts(job.architecture, workload)
             found.append(_price(self._pricing.plan(parts, recompute, exchanges=True), steps, adapters))
         found = [found[make] for make in self._make]
         ahead, back, repeated = (np.stack([one[n] for one in found], axis=1) for n in range(3))
