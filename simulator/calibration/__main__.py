@@ -33,7 +33,7 @@ def main(depth: str, gpus: int, asked: list[str]) -> None:
     if together:
         torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
     with Clocks() as clocks:
-        for table in tables(quick=depth == "quick", gpus=gpus):
+        for table in tables(quick=depth == "quick", gpus=gpus, drives=1):
             if table.name in asked:
                 measure(table, clocks, _speak if rank == 0 else _keep_silent)
     if together:
@@ -49,7 +49,7 @@ def measure(table: Table, clocks: Clocks, tell: Tell) -> None:
         try:
             for found in module.measure(shape):
                 tell({"table": table.name, "point": asdict(found)})
-        except (RuntimeError, TypeError, ValueError, AttributeError, ImportError, NotImplementedError) as problem:
+        except (RuntimeError, TypeError, ValueError, AttributeError, ImportError, OSError) as problem:
             tell({"table": table.name, "refused": {"shape": shape, "why": _short(problem)}})
         tell({"table": table.name, "shape_done": shape})
         gc.collect()

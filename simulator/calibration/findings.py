@@ -1,4 +1,4 @@
-"""Single figures that points tell: the clock, launches, rates of memory, matmuls and host copies, interference."""
+"""Single figures that points tell: the clock, launches, interference, rates of memory, matmuls, copies and drives."""
 
 from __future__ import annotations
 
@@ -52,6 +52,17 @@ def host_copy_latency_s(points: Sequence[Point]) -> float | None:
         some = (p for p in points if p.name == copy and 2**20 <= p.bytes <= 2**24)
         waits += [p.seconds - p.bytes / rate for p in some if rate]
     return max(1e-7, statistics.median(waits)) if waits else None
+
+
+def drive_bytes_per_s(points: Sequence[Point], way: str) -> float | None:
+    """Rate of an NVMe file system with many large requests under way: read or write."""
+    large = [p for p in points if p.kind == "drive" and p.name == way and p.shape[1] > 1]
+    return max((p.bytes / p.seconds for p in large), default=None)
+
+
+def drive_latency_s(points: Sequence[Point], way: str) -> float | None:
+    """Seconds of a small request alone."""
+    return next((p.seconds for p in points if p.kind == "drive" and p.name == way and p.shape[1] == 1), None)
 
 
 def compute_taken(points: Sequence[Point]) -> float | None:

@@ -11,6 +11,8 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from simulator.calibration.drive_mount import find_drive
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -28,6 +30,10 @@ class Machine:
     nccl: str
     joined: str
     """How the driver's tool says that two GPUs are linked, such as "NV18"; empty for one GPU."""
+    drives: int = 0
+    """NVMe drives beneath the file system that is measured; 0 where none can be written to."""
+    drive_bytes: int = 0
+    """What that file system holds."""
 
 
 class NothingToMeasureError(OSError):
@@ -60,6 +66,7 @@ def _look() -> dict[str, Any]:
     first = torch.cuda.get_device_properties(0)
     alike = names.count(names[0])
     nccl = torch.cuda.nccl.version() if alike > 1 else ()
+    mount = find_drive()
     machine = Machine(
         gpu=names[0],
         gpus=alike,
@@ -71,6 +78,8 @@ def _look() -> dict[str, Any]:
         cuda=torch.version.cuda or torch.version.hip or "",
         nccl=".".join(map(str, nccl)),
         joined=_joined(_tool("topo", "-m")) if alike > 1 else "",
+        drives=mount.drives if mount else 0,
+        drive_bytes=mount.capacity_bytes if mount else 0,
     )
     return asdict(machine)
 

@@ -43,6 +43,9 @@ def node_tree(part: str, like: str, points: Sequence[Point], machine: Machine) -
         why = f"{SOURCE}: kernels beside collectives of {machine.gpus} GPUs"
         links["compute_taken"] = Entry(round(taken, 3), why, "measured")
     tree["host_link"] |= _host_link(points)
+    drives = _drives(points, machine)
+    if drives:
+        tree["nvme"] = drives
     tree["notes"] = f"calibrated as {machine.gpus} x {machine.gpu}; what was not measured is as {node_id}"
     return _plain(tree), node.scale_up.bandwidth.value
 
@@ -58,6 +61,19 @@ def _host_link(points: Sequence[Point]) -> dict[str, Entry]:
         why = f"{SOURCE}: copies of 1 to 16 MiB beside their bytes at the rate of the largest"
         found["latency"] = Entry(written(latency_s, "s"), why, "measured")
     return found
+
+
+def _drives(points: Sequence[Point], machine: Machine) -> dict[str, Entry]:
+    """The drives that were measured; nothing where some of it is missing."""
+    why = f"{SOURCE}: a file system on {machine.drives} NVMe drive{'s' * (machine.drives > 1)}, direct I/O"
+    rates = {way: findings.drive_bytes_per_s(points, way) for way in ("read", "write")}
+    waits = {f"{way}_latency": findings.drive_latency_s(points, way) for way in ("read", "write")}
+    told = {name: written(rate, "B/s") for name, rate in rates.items() if rate is not None}
+    told |= {name: written(seconds, "s") for name, seconds in waits.items() if seconds is not None}
+    if len(told) < len(rates) + len(waits):
+        return {}
+    known = {"drives": machine.drives, "capacity": written(machine.drive_bytes, "B")}
+    return {name: Entry(value, why, "measured") for name, value in (known | told).items()}
 
 
 def _like(part: str, like: str) -> tuple[str, Node]:

@@ -60,6 +60,8 @@ OWN_KERNELS = (
 LARGEST_OF_ALL = (2**25, 7 * 2**24, 2**27)
 """Elements of which a compiler makes the largest alone: it cuts these into equal parts and, of 132 compute units, 2^27
 into unequal ones."""
+DRIVE = tuple((way, *how) for way in ("read", "write") for how in ((4096, 1), (2**16, 32), (2**20, 32)))
+"""Way, bytes of a request, requests under way."""
 HOST_COPIES = tuple(2**n for n in (12, 16, 18, 20, 22, 24, 26, 28, 30))
 COLLECTIVES = tuple(2**n for n in (12, 16, 20, 22, 23, 24, 25, 26, 27, 28, 29, 30))
 """Bytes of the whole buffer: what a gather ends with, a reduction begins with."""
@@ -90,8 +92,8 @@ class Table:
         return hashlib.sha256(repr((self.name, self.shapes)).encode()).hexdigest()[:12]
 
 
-def tables(*, quick: bool, gpus: int) -> tuple[Table, ...]:
-    """What to measure on a machine of so many *gpus*, in order."""
+def tables(*, quick: bool, gpus: int, drives: int = 0) -> tuple[Table, ...]:
+    """What to measure on a machine of so many *gpus*, and of so many NVMe *drives* to write to, in order."""
     alone = (
         Table("launch", tuple((name,) for name in LAUNCH), 1.4),
         Table("elementwise", _singles(powers(16, 28, quick=quick)), 0.3),
@@ -112,7 +114,8 @@ def tables(*, quick: bool, gpus: int) -> tuple[Table, ...]:
         Table("collectives", _singles(closer(COLLECTIVES, quick=quick)), 0.4, together=True),
         Table("interference", tuple((name,) for name in INTERFERENCE), 0.5, together=True),
     )
-    return alone + (several if gpus > 1 else ())
+    local = (Table("drive", DRIVE, 5.0),)
+    return alone + (local if drives else ()) + (several if gpus > 1 else ())
 
 
 def powers(first: int, last: int, *, quick: bool, step: int = 1) -> tuple[int, ...]:

@@ -63,7 +63,7 @@ def run(machine: Machine, folder: Path, *, quick: bool, hear: Hear, start: Start
     *start* is how processes are started, `processes` unless another is given. A table that stands in *folder* with
     the same shapes, from the same GPU and libraries, is kept; so a run that was killed goes on where it was.
     """
-    wanted = tables(quick=quick, gpus=machine.gpus)
+    wanted = tables(quick=quick, gpus=machine.gpus, drives=machine.drives)
     missing = tuple(table for table in wanted if not _kept(folder, table, machine))
     pace = _Pace(missing)
     for together in (False, True):
