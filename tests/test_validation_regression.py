@@ -48,7 +48,7 @@ HELD = {
     ("megatron-multi-node", THROUGHPUT): (2, 0.145, 0.230),
     ("torchtitan-multi-node", THROUGHPUT): (8, 0.063, 0.371),
     ("torchtitan-multi-node", RESERVED): (2, 0.094, 0.179),
-    ("megatron", ALLOCATED): (6, 0.005, 0.022),
+    ("megatron", ALLOCATED): (6, 0.004, 0.019),
     ("megatron", THROUGHPUT): (8, 0.171, 0.335),
     ("nemo", THROUGHPUT): (3, 0.081, 0.086),
     ("simumax", STEP): (25, 0.023, 0.063),

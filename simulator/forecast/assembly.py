@@ -39,6 +39,7 @@ from simulator.model.split import split_problems
 from simulator.parallel.folding import Folding, apart, fold
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
+from simulator.program.batch import BatchWay
 from simulator.program.buckets import Buckets
 from simulator.program.job import Job
 from simulator.program.micro_batch import MicroBatch
@@ -118,6 +119,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         frozen_bytes=BYTES["bf16"],
         buckets=_buckets(training),
         distributed_optimizer=_distributed_optimizer(training),
+        batch=_batch(training),
         reduce_bytes=_reduce_bytes(training),
         reshard_after_forward=bool(training.fsdp.reshard_after_forward),
         made_whole=training.fsdp.made == "whole",
@@ -228,6 +230,12 @@ def _distributed_optimizer(training: Training) -> DistributedOptimizer:
     return DistributedOptimizer(
         asked.gradient_accumulation_fusion, asked.overlap_grad_reduce, asked.overlap_param_gather
     )
+
+
+def _batch(training: Training) -> BatchWay:
+    """Megatron-LM's; elsewhere every rank reads its own, without a mask."""
+    asked, megatron = training.megatron, training.zero == 1
+    return BatchWay(broadcast=megatron and asked.broadcast_batch, mask=megatron and asked.attention_mask)
 
 
 def _trained(training: Training) -> Trained:

@@ -224,6 +224,14 @@ class Megatron(Section):
     gradient_accumulation_fusion: bool = Field(
         True, description="Matmuls of gradients add into the buffer. False: each makes a tensor, which a kernel adds."
     )
+    broadcast_batch: bool = Field(
+        True, description="One rank of each tensor-parallel group reads a micro-batch and broadcasts it to the others."
+    )
+    attention_mask: bool = Field(
+        False,
+        description="Micro-batches come with a mask, a byte for each pair of tokens "
+        "(create_attention_mask_in_dataloader, which Megatron-LM has on).",
+    )
 
 
 class Recompute(Section):

@@ -20,6 +20,8 @@ from simulator.units import BytesPerSecond, Seconds
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
+AnyOperation = Operation | Literal["one_to_all"]
+"""With the broadcast, which takes what gathers attain; "broadcast" is a kind of kernel already."""
 Positive = Annotated[float, Field(gt=0)]
 
 BULK_HALF_BYTES_PER_RANK = 2**19
@@ -28,7 +30,7 @@ from 16 MiB on (ai-dynamo/aiconfigurator@095f58a5, comm/nccl tables); between 2 
 sizes (own measurement, hardware_profiles/measured/h200-sxm/points/collectives.parquet)."""
 
 
-def passes(operation: Operation) -> float:
+def passes(operation: AnyOperation) -> float:
     """How often (n - 1) / n of the buffer leaves each of n ranks: bus bandwidth counts this much."""
     return 2.0 if operation == "all_reduce" else 1.0
 

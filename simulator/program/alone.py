@@ -7,14 +7,14 @@ from typing import Literal
 import numpy as np
 
 from simulator.hardware.cluster import Cluster
-from simulator.hardware.collective import Operation
+from simulator.hardware.collective import AnyOperation
 from simulator.model.operator import Collective
 from simulator.parallel.folding import apart
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import Placement
 from simulator.program.network import Network
 
-Benchmarked = Operation | Literal["send"]
+Benchmarked = AnyOperation | Literal["send"]
 
 
 def alone_s(
@@ -33,6 +33,8 @@ def alone_s(
         transfer = network.exchange(np.full((ranks, ranks), message_bytes / ranks))
     elif operation == "send":
         transfer = network.collective(Collective("send", "cp", message_bytes), message_bytes)
+    elif operation == "one_to_all":
+        transfer = network.broadcast("dp_shard", message_bytes)
     else:
         transfer = network.ring(operation, "dp_shard", message_bytes)
     return (float(transfer.duration_ns.max()) / 1e9, transfer.algorithms) if transfer else (0.0, ())

@@ -13,6 +13,7 @@ from simulator.model.recompute import Recompute, Stack
 from simulator.model.split import share_model
 from simulator.parallel.folding import Folding
 from simulator.parallel.mesh import Mesh
+from simulator.program.batch import BatchWay
 from simulator.program.buckets import Buckets
 from simulator.program.image_load import ImageLoad
 from simulator.program.micro_batch import MicroBatch
@@ -47,6 +48,8 @@ class Job:
     """Of gradients, under DDP and ZeRO-2."""
     distributed_optimizer: DistributedOptimizer
     """Megatron-LM's, under ZeRO-1."""
+    batch: BatchWay
+    """How micro-batches reach the ranks."""
     schedule: str
     pipeline: Pipeline
     weaves: bool

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from simulator.engine.task import Collective
 from simulator.hardware.cluster import SCALE_UP_KINDS, Cluster, Level
-from simulator.hardware.collective import Formula, Operation, Timed
+from simulator.hardware.collective import AnyOperation, Formula, Operation, Timed
 from simulator.hardware.occupancy import Occupant, share_of_units, share_taken
 from simulator.hardware.staging import host_busy_s, port_busy_s
 from simulator.model.operator import Collective as LayerCollective
@@ -74,10 +74,27 @@ class Network:
             return None
         message = np.broadcast_to(np.asarray(gathered_bytes, float), spread.size.shape)
         group = self._group(operation, spread, message)
-        inner = spread.within[0] >= spread.size
         rates = self._rates(operation, spread.within, message)
-        busy_s = group.spread.port_loads(group.on_wire_bytes) / rates
-        latency_s = self._inner_latency_s(operation, spread.within[0], message)
+        return self._ringed(axis, group, group.spread.port_loads(group.on_wire_bytes) / rates)
+
+    def broadcast(self, axis: str, size: float) -> Transfer | None:
+        """*size* bytes from the first member of each group along *axis* to all others, one after the other.
+
+        The library has no tree or switch for it: the buffer follows the ring in chunks, so that links carry all of it
+        at the rate of a large gather, after the wait of a small one, which goes as far. None where every group has one
+        member.
+        """
+        spread = self._placement.spread(axis)
+        if spread.size.max() <= 1:
+            return None
+        group = self._group("one_to_all", spread, np.full(spread.size.shape, float(size)))
+        return self._ringed(axis, group, group.spread.port_loads(group.on_wire_bytes) / self._large_rates(group))
+
+    def _ringed(self, axis: str, group: Group, inner_busy_s: Amounts) -> Transfer:
+        """What passes the members of *group* in turn; *inner_busy_s* [levels, behaviours] is of those in a node."""
+        operation, spread = group.operation, group.spread
+        inner = spread.within[0] >= spread.size
+        busy_s, latency_s = inner_busy_s, self._inner_latency_s(operation, spread.within[0], group.message_bytes)
         names = np.where(inner, "timed", "").astype(object)
         if not inner.all():
             links = self._cluster.node.scale_up
@@ -91,7 +108,7 @@ class Network:
         transfer = self._transfer(operation, axis, busy_s, latency_s, group.on_wire_bytes, taken, names)
         return transfer if inner.all() else replace(transfer, grade=self._grade_beyond(group, busy_s, transfer))
 
-    def _group(self, operation: Operation, spread: Spread, message_bytes: Amounts) -> Group:
+    def _group(self, operation: AnyOperation, spread: Spread, message_bytes: Amounts) -> Group:
         levels, links = self._cluster.levels, self._cluster.node.scale_up
         inside = sum(level.kind in SCALE_UP_KINDS for level in levels)
         reached = (spread.within >= spread.size).argmax(axis=0)
@@ -106,7 +123,7 @@ class Network:
             links.in_switch is not None,
         )
 
-    def _taken_by(self, operation: Operation, group: Group, names: npt.NDArray[np.object_]) -> Amounts:
+    def _taken_by(self, operation: AnyOperation, group: Group, names: npt.NDArray[np.object_]) -> Amounts:
         """Share of compute that rings, trees and switches take, by what was chosen."""
         collective = self._scale_up_collective(operation)
         timed = collective.in_switch(group.spread.size) if collective else np.zeros(len(names), bool)
@@ -307,7 +324,7 @@ class Network:
 
     def _transfer(
         self,
-        operation: Operation,
+        operation: AnyOperation,
         axis: str,
         busy_s: Amounts,
         latency_s: Amounts,
@@ -343,7 +360,7 @@ class Network:
         crossed = host_busy_s if self._cluster.staged else port_busy_s
         return busy | {link: s * 1e9 for link, s in crossed(self._cluster, sent_bytes).items() if s}
 
-    def _rates(self, operation: Operation, within: npt.NDArray[np.int64], message_bytes: float | Amounts) -> Amounts:
+    def _rates(self, operation: AnyOperation, within: npt.NDArray[np.int64], message_bytes: float | Amounts) -> Amounts:
         collective = self._scale_up_collective(operation)
         levels = enumerate(self._cluster.levels)
         return np.stack([self._rate(level, collective, within[d], message_bytes) for d, level in levels])
@@ -365,7 +382,7 @@ class Network:
         return np.asarray(rate * share, np.float64)
 
     def _inner_latency_s(
-        self, operation: Operation, inner_members: npt.NDArray[np.int64], message_bytes: float | Amounts
+        self, operation: AnyOperation, inner_members: npt.NDArray[np.int64], message_bytes: float | Amounts
     ) -> Amounts:
         """What the library needs inside the innermost domain besides moving bytes."""
         collective = self._scale_up_collective(operation)
@@ -373,8 +390,12 @@ class Network:
             return np.full(len(inner_members), self._cluster.levels[0].latency_s)
         return np.asarray(collective.latency_s(np.maximum(inner_members, 2), message_bytes), np.float64)
 
-    def _scale_up_collective(self, operation: Operation) -> Formula | Timed | None:
-        return self._cluster.node.scale_up.collectives.get(operation)
+    def _scale_up_collective(self, operation: AnyOperation) -> Formula | Timed | None:
+        collectives = self._cluster.node.scale_up.collectives
+        if operation != "one_to_all":
+            return collectives.get(operation)
+        gathers = collectives.get("all_gather")
+        return gathers.without_switch() if gathers else None
 
     def _grade_beyond(self, group: Group, busy_s: Amounts, transfer: Transfer) -> str:
         """The grade of a ring, tree or reduction through several nodes, whose scale-up links may have decided.
@@ -396,7 +417,7 @@ class Network:
             return links.rings_beyond.grade
         return "scaled" if transfer.grade == "measured" else transfer.grade
 
-    def _grade(self, operation: Operation, busy_s: Amounts) -> str:
+    def _grade(self, operation: AnyOperation, busy_s: Amounts) -> str:
         """The grade of the rate that decided."""
         decisive = self._cluster.levels[int(busy_s.max(axis=1).argmax())]
         nic = self._cluster.node.nic

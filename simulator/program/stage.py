@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from simulator.engine.task import Allocation, Quantity, Task
+from simulator.program.batch import Batch
 from simulator.program.costs import Priced
 from simulator.program.data_parallel import DataParallel
 from simulator.program.emitter import Emitter, allocation, tensors
@@ -108,6 +109,7 @@ class StageWriter:
         self._emitter = emitter
         self._sharding = sharding
         self._network = network
+        self._batch = Batch(job.batch, job.workload.sequence_lengths, emitter, network)
         self._units = layout.layers
         self._root = layout.root
         self._vision = layout.vision
@@ -130,6 +132,8 @@ class StageWriter:
         emitter, sharding, chunk = self._emitter, self._sharding, self._begin(micro_batch, number)
         with emitter.at(phase="forward"):
             self._receive("forward", micro_batch, number)
+            first = chunk.embedding is not None or bool(chunk.predictions)
+            self._batch.begin(first=first, last=chunk.loss is not None)
             if chunk.has_end:
                 sharding.unshard(self._root, keep_buffers=True)
             self._encode(chunk, micro_batch)
@@ -146,6 +150,7 @@ class StageWriter:
                 prediction.loss.forward(f"{micro_batch} loss {ahead}")
             if chunk.loss is not None:
                 chunk.loss.forward(f"{micro_batch} loss")
+            self._batch.end()
             sharding.finish_forward()
             self._send("forward", micro_batch, number)
 

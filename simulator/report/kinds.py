@@ -77,6 +77,7 @@ GROUPS = (
     Group("expert all-to-all", "#D55E00", ("all_to_all",), "wire"),
     Group("all-gather", "#E69F00", ("all_gather",), "wire"),
     Group("reduce-scatter, all-reduce", "#C8B400", ("reduce_scatter", "all_reduce"), "wire"),
+    Group("broadcast", "#F0B7A4", ("one_to_all",), "wire"),
     Group("send, receive", "#882255", ("send", "pipeline"), "wire"),
     Group("host copies", "#5D4037", ("copy_in", "copy_out"), "copy"),
     Group("host's cores", "#A1887F", ("cpu_optimizer", "cpu_pass")),

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from simulator.hardware.collective import Operation, passes
+from simulator.hardware.collective import AnyOperation, passes
 from simulator.parallel.placement import Spread
 
 Amounts = npt.NDArray[np.float64]
@@ -31,7 +31,7 @@ PER_PROTOCOL: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 class Group:
     """The groups of one axis as the library sees them; arrays hold an entry for each behaviour."""
 
-    operation: Operation
+    operation: AnyOperation
     message_bytes: Amounts
     """Of the whole buffer."""
     spread: Spread
@@ -52,8 +52,9 @@ class Group:
 
     @property
     def on_wire_bytes(self) -> Amounts:
-        """What each member sends at least: the count behind bus bandwidth."""
-        result: Amounts = passes(self.operation) * self.message_bytes * (self.spread.size - 1) / self.spread.size
+        """What each member sends at least: the count behind bus bandwidth. All but the last pass on a broadcast."""
+        share = 1.0 if self.operation == "one_to_all" else (self.spread.size - 1) / self.spread.size
+        result: Amounts = passes(self.operation) * self.message_bytes * share
         return result
 
 

@@ -1,6 +1,7 @@
 """Rings through every member, one for each port; each buffer passes all of them, twice in an all-reduce.
 
-A ring that leaves its node still makes most of its steps inside nodes, each after the one before.
+A ring that leaves its node still makes most of its steps inside nodes, each after the one before. A broadcast goes from
+the first member to the last, which are the same steps as a gather's, while every link carries all of the buffer.
 """
 
 from __future__ import annotations
