@@ -6,6 +6,7 @@ from small_jobs import Small
 from simulator.documents import InvalidDocument
 from simulator.engine.long_run import LongRun
 from simulator.forecast.campaign import COURSES, _courses
+from simulator.forecast.checkpointing import busy_ports
 from simulator.forecast.forecast import forecast
 from simulator.hardware.library import build_cluster, load_failures
 from simulator.shipped import shipped
@@ -35,6 +36,35 @@ def test_the_parts_add_up_to_the_wall_clock(small: Small) -> None:
     found = told(small)
     assert found["goodput"] == pytest.approx(found["ideal_s"] / (found["ideal_s"] + sum(found["lost"].values())))
     assert found["wall_s"]["p10"] < found["wall_s"]["p50"] < found["wall_s"]["p90"]
+
+
+def test_ports_lose_what_a_checkpoint_sends_and_at_most_half() -> None:
+    # Ports of 50 GB/s: 8 GB/s of payload are 8 / share of them.
+    cluster = build_cluster("hgx-h100", "rail-fat-tree-400g", 16, HERE)
+    inner, port = cluster.levels
+    share = 8e9 / (port.bandwidth_bytes_per_s * port.share)
+    fewer, most = busy_ports(cluster, 8e9), busy_ports(cluster, 1e12)
+    assert fewer.levels[0] == inner
+    assert fewer.levels[1].bandwidth_bytes_per_s == pytest.approx((1 - share) * port.bandwidth_bytes_per_s)
+    assert most.levels[1].bandwidth_bytes_per_s == port.bandwidth_bytes_per_s / 2
+
+
+def test_steps_slow_down_while_a_checkpoint_is_stored_beside_them(small: Small) -> None:
+    slow, fast = (told(small, f"campaign.storage_bandwidth={rate} GB/s")["checkpoint"] for rate in (100, 400))
+    assert fast["pace_meanwhile"] < slow["pace_meanwhile"] < 1
+    for found in (slow, fast):
+        transfer_s = found["safe_after_s"] - found["stall_s"]
+        assert found["slowed_s"] == pytest.approx(transfer_s * (1 - found["pace_meanwhile"]))
+    blocking = told(small, "campaign.checkpoint=blocking")["checkpoint"]
+    assert (blocking["pace_meanwhile"], blocking["slowed_s"]) == (1, 0)
+
+
+def test_a_checkpoint_in_the_background_takes_half_of_the_ports_at_most(small: Small) -> None:
+    both = [told(small, "campaign.storage_bandwidth=100 TB/s", f"campaign.checkpoint={how}")["checkpoint"]
+            for how in ("background", "blocking")]  # fmt: skip
+    beside_s, alone_s = (one["safe_after_s"] for one in both)
+    copy_s = both[0]["stall_s"]
+    assert beside_s - copy_s == pytest.approx(2 * (alone_s - copy_s))
 
 
 def test_blocking_checkpoints_stall_for_all_of_their_way(small: Small) -> None:

@@ -6,7 +6,7 @@ The best interval between checkpoints is looked for around J. T. Daly's estimate
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, sqrt
 from pathlib import Path
 from statistics import mean
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from simulator.engine.long_run import LongRun, Spent, go_through
+from simulator.forecast.checkpointing import Storage
 from simulator.forecast.errors import Refused
 from simulator.forecast.scenario import Campaign, Scenario
 from simulator.hardware.cluster import Cluster
@@ -26,51 +27,31 @@ _TRIED = tuple(2 ** (step / 2) for step in range(-4, 5))
 """Intervals that are tried, over Daly's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """What a checkpoint takes: bytes in all, and seconds by the way they go."""
-
-    bytes: float
-    copy_s: float
-    """From device memory into the host's, on the fullest rank."""
-    transfer_s: float
-    """From the hosts to storage, or back."""
-
-    def stall_s(self, *, background: bool) -> float:
-        """How long training stands still for it."""
-        return self.copy_s if background else self.copy_s + self.transfer_s
-
-    @property
-    def safe_s(self) -> float:
-        """From its beginning until it is there."""
-        return self.copy_s + self.transfer_s
-
-
 def campaign(
     scenario: Scenario,
     folder: Path,
     cluster: Cluster,
     tokens_a_step: float,
     step_s: dict[str, float],
-    stored: tuple[float, float],
+    storage: Storage,
+    pace: float,
 ) -> dict[str, Any]:
-    """The key "campaign" of a forecast whose step of *tokens_a_step* takes *step_s*; *stored*: bytes to store in all
-    and of one rank.
+    """The key "campaign" of a forecast whose step of *tokens_a_step* takes *step_s*, and runs at *pace* of that while a
+    checkpoint goes to *storage*.
 
     Raise :exc:`Refused` for a run that failures leave no time, and what the reader of the failures' file raises.
     """
     asked = scenario.campaign
     assert asked is not None
     sheet = load_failures(asked.failures, folder)
-    storage = _storage(asked, cluster, stored)
     steps = ceil(asked.tokens / tokens_a_step)
-    background = asked.checkpoint == "background"
+    slowed_s = storage.transfer_s * (1.0 - pace)
     run = LongRun(
         work_s=steps * step_s["p50"],
         interval_s=0.0,
-        stall_s=storage.stall_s(background=background),
+        stall_s=storage.stall_s + slowed_s,
         safe_s=storage.safe_s,
-        restart_s=sheet.detection.value + sheet.restart.value + storage.safe_s,
+        restart_s=sheet.detection.value + sheet.restart.value + storage.back_s,
         interruptions_per_s=sheet.interruptions_per_s(cluster),
         broken_nodes_per_s=sheet.broken_nodes_per_s(cluster),
         repair_s=sheet.repair.value,
@@ -91,7 +72,9 @@ def campaign(
         "checkpoint": {
             "bytes": storage.bytes,
             "interval_s": run.interval_s,
-            "stall_s": run.stall_s,
+            "stall_s": storage.stall_s,
+            "slowed_s": slowed_s,
+            "pace_meanwhile": pace,
             "safe_after_s": run.safe_s,
             "interval_is_best_of": len(_TRIED) if asked.checkpoint_interval is None else None,
         },
@@ -120,15 +103,6 @@ def usd_per_hour(scenario: Scenario, accelerator: str) -> float | None:
         return scenario.usd_per_accelerator_hour
     listed = price(accelerator)
     return listed.value if listed else None
-
-
-def _storage(asked: Campaign, cluster: Cluster, stored: tuple[float, float]) -> Storage:
-    """A node's way out is what its ports attain; all nodes share the storage's rate."""
-    whole, of_rank = stored
-    node, rate = cluster.node, asked.storage_bandwidth
-    if node.nic is not None:
-        rate = min(rate, cluster.accelerators * node.nic.bandwidth.value * node.nic.share.value)
-    return Storage(whole, of_rank / node.host_link.d2h.value, whole / rate)
 
 
 def _with_interval(run: LongRun, asked: Campaign, least_s: float) -> tuple[LongRun, list[Spent]]:

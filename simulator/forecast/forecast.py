@@ -14,6 +14,7 @@ import numpy.typing as npt
 from simulator.forecast.assembly import assemble_job, micro_batches
 from simulator.forecast.attribution import attribute
 from simulator.forecast.campaign import campaign, usd_per_hour, verdict
+from simulator.forecast.checkpointing import pace_beside, storage
 from simulator.forecast.collectives import taken
 from simulator.forecast.memory import MemoryForecast, curve, remember
 from simulator.forecast.rebalancing import rebalancing
@@ -64,7 +65,9 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
     memory = remember(step.programs, job.cluster, job.folding)
     summary = _summary(scenario, job, step, memory)
     if scenario.campaign is not None:
-        found = campaign(scenario, folder, job.cluster, _tokens(job, step), summary["step_time_s"], _stored(job, step))
+        kept = storage(scenario.campaign, job.cluster, _stored(job, step))
+        pace = pace_beside(job, step, kept, apart=not fold)
+        found = campaign(scenario, folder, job.cluster, _tokens(job, step), summary["step_time_s"], kept, pace)
         summary["campaign"] = found | verdict(
             scenario.campaign, found, usd_per_hour(scenario, job.cluster.accelerator.id)
         )

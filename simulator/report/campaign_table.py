@@ -20,6 +20,8 @@ def campaign_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     wall, usd, checkpoint = found["wall_s"], found["usd"], found["checkpoint"]
     apart, many, restart = days(found["mtbf_s"]), f"{found['failures']:.0f}", human_time(found["restart_s"])
     verdict = f"; misses its {' and its '.join(found['misses'])}" if found["misses"] else ""
+    pace = checkpoint["pace_meanwhile"]
+    meanwhile = f", steps at {100 * pace:.0f} % of their pace meanwhile" if pace < 1 else ""
     rows = [
         (
             "whole run",
@@ -30,7 +32,7 @@ def campaign_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "checkpoints",
             f"{human_bytes(checkpoint['bytes'])} every {human_time(checkpoint['interval_s'])}, stall "
-            f"{human_time(checkpoint['stall_s'])}, safe after {human_time(checkpoint['safe_after_s'])}",
+            f"{human_time(checkpoint['stall_s'])}, safe after {human_time(checkpoint['safe_after_s'])}{meanwhile}",
         ),
         ("failures", f"one in {apart}, {many} in all, {restart} to restart"),
     ]
