@@ -93,14 +93,21 @@ def _draw(axes: Axes, points: list[tuple[float, float, str, bool]]) -> None:
 
 
 def _mark(figure: Figure, axes: Axes, plan: Mapping[str, Any]) -> None:
-    """Number the winner and the next few simulated splits, and say beside the chart what they are."""
+    """Number the winner and the next few simulated splits, those at one place together, and say beside the chart what
+    they are.
+    """
     told = [split for split in plan["splits"] if split["step_time_s"] is not None][:_TOLD]
     top = _KEY_TOP
+    numbers: dict[str, list[int]] = {}
     for number, split in enumerate(told, 1):
+        numbers.setdefault(_figures(split), []).append(number)
+    for alike in numbers.values():
+        split = told[alike[0] - 1]
         axes.annotate(
-            str(number), (split["step_time_s"], split["peak_bytes"] / _GB), xytext=(0, 9), textcoords="offset points",
-            ha="center", fontsize=10, fontweight="bold", color=INK, zorder=5,
+            ", ".join(map(str, alike)), (split["step_time_s"], split["peak_bytes"] / _GB), xytext=(0, 9),
+            textcoords="offset points", ha="center", fontsize=10, fontweight="bold", color=INK, zorder=5,
         )  # fmt: skip
+    for number, split in enumerate(told, 1):
         words = _told(split)
         figure.text(_KEY_LEFT, top, f"{number}", fontsize=11, fontweight="bold", color=INK, va="top")
         figure.text(_KEY_LEFT + 0.018, top, words, fontsize=9, color=INK, va="top", linespacing=1.35)
@@ -109,6 +116,9 @@ def _mark(figure: Figure, axes: Axes, plan: Mapping[str, Any]) -> None:
 
 def _told(split: Mapping[str, Any]) -> str:
     loss = loss_label(split["loses_by"])
-    figures = f"{split['step_time_s']:.3g} s, {split['peak_bytes'] / _GB:.0f} GB"
     label = textwrap.fill(split_label(split), _KEY_COLUMNS)
-    return "\n".join([label, figures, *([loss] if loss else [])])
+    return "\n".join([label, _figures(split), *([loss] if loss else [])])
+
+
+def _figures(split: Mapping[str, Any]) -> str:
+    return f"{split['step_time_s']:.3g} s, {split['peak_bytes'] / _GB:.0f} GB"
