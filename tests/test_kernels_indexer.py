@@ -5,7 +5,7 @@ triton = pytest.importorskip("triton", reason="needs Triton, which comes with Py
 if not triton.knobs.runtime.interpret:
     pytest.skip("set TRITON_INTERPRET=1: these tests interpret the kernels on the CPU", allow_module_level=True)
 
-from kernel_checks import drawn
+from kernel_checks import drawn, in_order
 
 from kernels import indexer
 from kernels.reference import indexer as plain
@@ -16,10 +16,6 @@ HEADS, WIDTH = 32, 16
 def inputs(queries: int, keys: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q, k = drawn(queries, HEADS, WIDTH, dtype=torch.float16), drawn(keys, WIDTH, seed=1, dtype=torch.float16)
     return q, k, drawn(queries, HEADS, seed=2)
-
-
-def in_order(chosen: torch.Tensor) -> list[list[int]]:
-    return chosen.sort(dim=1).values.tolist()
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,10 @@ triton = pytest.importorskip("triton", reason="needs Triton, which comes with Py
 if not triton.knobs.runtime.interpret:
     pytest.skip("set TRITON_INTERPRET=1: these tests interpret the kernels on the CPU", allow_module_level=True)
 
-from kernel_checks import drawn
+from kernel_checks import drawn, in_order
 
 from kernels import indexer_stored, topk
 from kernels.reference import indexer as plain
-
-
-def in_order(chosen: torch.Tensor) -> list[list[int]]:
-    return chosen.sort(dim=1).values.tolist()
 
 
 @pytest.mark.parametrize(
