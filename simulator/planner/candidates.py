@@ -6,13 +6,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from simulator.forecast.assembly import TENSOR_BY_TENSOR, assemble_job
 from simulator.forecast.exchanging import too_many_tokens, way_problems
 from simulator.forecast.fitting import changed
 from simulator.forecast.float8 import gathers_as_megatron
 from simulator.forecast.offloading import offload_of
 from simulator.forecast.scenario import Scenario, Training
-from simulator.planner.splits import NO_OVERLAP, OVERLAP, OVERLAP_WEIGHTS, OWN, Split, Splits, enumerate_splits
+from simulator.planner.splits import (
+    NO_OVERLAP,
+    OVERLAP,
+    OVERLAP_WEIGHTS,
+    OWN,
+    RECOMPUTE,
+    Split,
+    Splits,
+    enumerate_splits,
+)
 from simulator.planner.variants import Room, varied
 from simulator.program.job import Job
 
@@ -30,7 +42,7 @@ def candidates(scenario: Scenario, job: Job) -> Splits:
         zeros=_zeros(training),
         own=job.recompute,
     )
-    return varied(plain, _room(scenario, job))
+    return varied(plain.only(_stores(plain, training)), _room(scenario, job))
 
 
 def for_any_sharding(scenario: Scenario) -> Scenario:
@@ -65,6 +77,19 @@ def _keeps_way(training: Training) -> bool:
     """Whether settings go with the way of sharding that they were said for: what is on the host, and Megatron-LM's."""
     megatron = "megatron" in training.model_fields_set or gathers_as_megatron(training)
     return bool(offload_of(training).updated_on_host) or megatron
+
+
+def _stores(splits: Splits, training: Training) -> npt.NDArray[np.bool_]:
+    """Which of *splits* keep what *training* stores in fewer bits: full recomputation keeps nothing of it, and what
+    attention returns is known of whole sequences.
+    """
+    stored = training.float8.stored if training.float8 else ()
+    kept = np.ones(len(splits), bool)
+    if stored:
+        kept &= splits["recompute"] != RECOMPUTE.index("full")
+    if "core_attn" in stored:
+        kept &= splits["cp"] == 1
+    return kept
 
 
 def _room(scenario: Scenario, job: Job) -> Room:
