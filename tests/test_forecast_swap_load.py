@@ -45,13 +45,13 @@ def test_a_layer_s_copies_are_set_against_its_work_and_what_else_uses_the_link()
     (load,) = loads(program)
     assert (load.layer_bytes, load.copies_s, load.work_s, load.others_s) == (0.55e9, 0.010, 0.016, 0.004)
     assert load.hidden == pytest.approx(1.2)
-    assert overloads([program], Swap(host={"fc1": 0.5})) == []
+    assert overloads([program], [Swap(host={"fc1": 0.5})]) == []
 
 
 def test_what_asks_too_much_is_told_with_its_arithmetic_and_the_share_that_is_hidden() -> None:
     # 10 ms of work a layer, 2 of them with gathers on the link: 8 of 20 ms are hidden, so 0.4 of the share of 0.75.
     program = [work(0, 10), moved("fsdp_gather", 0, 9, 1e8, {OUT: 2 * MS}), out(0, 20, 1.1e9, {OUT: 20 * MS})]
-    assert overloads([program], Swap(host={"fc1": 0.75})) == [
+    assert overloads([program], [Swap(host={"fc1": 0.75})]) == [
         "training.swap.operators: 1100 MB a layer leave in the forward pass, 20.00 ms at 55.0 GB/s over the card's "
         "link, of which its work leaves 10.00 - 2.00 = 8.00 ms: compute waits for the rest; hidden: fc1 0.3"
     ]

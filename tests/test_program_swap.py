@@ -3,10 +3,12 @@ from small_jobs import Small, lower
 
 from simulator.engine.ledger import account
 from simulator.engine.simulation import Part, Simulation
+from simulator.forecast.assembly import assemble_job
 from simulator.forecast.errors import Refused
 from simulator.model.recompute import WHOLE
 from simulator.program.stage import StageProgram
 from simulator.program.swap import Swap, ordinals
+from simulator.program.training_step import TrainingStep
 
 MIB = 2**20
 HIDDEN = 4 * MIB
@@ -110,6 +112,17 @@ def test_experts_that_are_trained_still_need_their_rows(small: Small) -> None:
     peaks(both, 16)
 
 
+def test_stages_may_keep_different_shares_of_their_own_layers(small: Small) -> None:
+    stages = ("parallel={dp_shard: 8, pp: 2}", "training.global_batch_sequences=16")
+    each = "training.swap=[{on_card: {attention: 1.0}}, {on_card: {attention: 0.5}}]"
+    programs = TrainingStep(assemble_job(*small("dense", FULL, each, *stages))).programs(2)
+    again = [
+        [task.layer for task in p.tasks if task.name == "attention" and task.phase == "recompute"] for p in programs
+    ]
+    # Two micro-batches; of layers 2 and 3 every second keeps its result.
+    assert again == [[], [2, 2]]
+
+
 def test_tensors_come_back_ahead_of_their_layer(small: Small) -> None:
     def order(prefetch: int) -> list[int]:
         swap = f"training.swap={{operators: {{down: 1.0}}, prefetch: {prefetch}}}"
@@ -154,6 +167,10 @@ def test_every_kind_of_layer_gives_back_what_it_takes(small: Small, kind: str, r
         (
             (FULL, "training.swap={operators: {attention: 0.75}, on_card: {attention: 0.5}}"),
             r"operators.attention\(0.75\) \+ on_card.attention\(0.5\) = 1.25, more than all layers; nearest: 0.25",
+        ),
+        (
+            (FULL, "training.swap=[{on_card: {attention: 1.0}}, {}]"),
+            "found a list of 2, and pp is 1; allowed: one for each stage",
         ),
         (("training.offload.activations=streamed", "training.swap.operators={attention: 1.0}"), "one or the other"),
     ],

@@ -83,14 +83,15 @@ def main() -> None:
 def _alone_s(tokens: int) -> tuple[float, float]:
     """Recomputing all, and with the choice of a link over which nothing can travel."""
     job, names = _job(tokens)
-    return _ran_s(job), _ran_s(replace(job, swap=Swap(card=schedule(_with_link(job, 1.0), names).card)))
+    alone = tuple(Swap(card=swap.card) for swap in schedule(_with_link(job, 1.0), names, 1))
+    return _ran_s(job), _ran_s(replace(job, swaps=alone))
 
 
 def _swapped_s(tokens: int, gb_per_s: int) -> float:
     """With the choice of a link of that rate."""
     job, names = _job(tokens)
     linked = _with_link(job, gb_per_s * 1e9)
-    return _ran_s(replace(linked, swap=schedule(linked, names)))
+    return _ran_s(replace(linked, swaps=schedule(linked, names, 1)))
 
 
 def _job(tokens: int) -> tuple[Job, tuple[str, ...]]:

@@ -24,7 +24,7 @@ from simulator.forecast.recomputation import recompute_of, recompute_problems
 from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
 from simulator.forecast.swap_schedule import schedule
-from simulator.forecast.swapping import swap_of, swap_problems, swappable
+from simulator.forecast.swapping import swap_problems, swappable, swaps_of
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.degraded import degrade
 from simulator.hardware.library import build_cluster, load_fabric, load_node
@@ -132,11 +132,11 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         in_order=scenario.routing.policy is None,
         routing=routing,
         offload=offload_of(training),
-        swap=swap_of(training),
+        swaps=swaps_of(training),
         micro_batches=batches,
     )
     if training.swap == "auto":
-        return replace(job, swap=schedule(job, swappable(architecture, training)))
+        return replace(job, swaps=schedule(job, swappable(architecture, training), micro_batches(scenario)))
     return job
 
 

@@ -228,11 +228,11 @@ def _routing(job: Job) -> dict[str, Any]:
 
 def _swapped(job: Job, step: SimulatedStep) -> dict[str, Any]:
     """Which results are kept, as `training.swap` has it, and what of it asks too much; nothing where none is."""
-    swap = job.swap
-    if not swap:
+    if not any(job.swaps):
         return {}
-    told = overloads((program.tasks for program in step.programs), swap)
-    return {"swap": {"operators": dict(swap.host), "on_card": dict(swap.card), "overloads": told}}
+    told = overloads([program.tasks for program in step.programs], [job.swap_of(n) for n in range(job.mesh.pp)])
+    named = [{"operators": dict(swap.host), "on_card": dict(swap.card)} for swap in job.swaps]
+    return {"swap": (named[0] if len(named) == 1 else {"stages": named}) | {"overloads": told}}
 
 
 def _images(scenario: Scenario, job: Job) -> dict[str, Any]:

@@ -115,18 +115,18 @@ def fits(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -
     return not any(_exceeds(found, settling, nodes, _capacities(cluster)) for found in ledgers)
 
 
-def room_bytes(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> tuple[float, float]:
-    """What the replayed allocator leaves of the fullest card, and for each card what is left of the fullest node's
-    memory; negative: missing.
+def room_bytes(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> tuple[list[float], float]:
+    """What the replayed allocator leaves of the fullest card of each stage, and for each card what is left of the
+    fullest node's memory; negative: missing.
     """
     contexts = [_context(program) for program in programs]
     ledgers = [_ledgers(program, context, folding) for program, context in zip(programs, contexts, strict=True)]
     capacity, node = _capacities(cluster), fullest_nodes(ledgers, cluster, folding).get("ddr")
-    reserved = (
-        reserve(program, _hottest(found)).reserved_bytes + of_behaviour(context.bytes, 0)
+    left = [
+        capacity["hbm"] - reserve(program, _hottest(found)).reserved_bytes - of_behaviour(context.bytes, 0)
         for program, found, context in zip(programs, ledgers, contexts, strict=True)
-    )
-    return capacity["hbm"] - max(reserved), capacity["ddr"] if node is None else -node.excess_bytes / node.cards
+    ]
+    return left, capacity["ddr"] if node is None else -node.excess_bytes / node.cards
 
 
 def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: int) -> MemoryForecast:

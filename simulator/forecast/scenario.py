@@ -366,8 +366,12 @@ class Training(Section):
         "none", description="full: keep each layer's input only and run it again; or a mapping, for a part of that."
     )
     offload: Offload = Offload()
-    swap: Literal["auto"] | Swap = Field(
-        Swap(), description="auto, with recompute full: the results are chosen that save most and fit, by a solver."
+    swap: Literal["auto"] | Swap | tuple[Swap, ...] = Field(
+        Swap(),
+        description=(
+            "Of all layers; or a list, one for each pipeline stage, with shares of its own. auto, with recompute full: "
+            "the results are chosen that save most and fit, stage by stage, by a solver."
+        ),
     )
     loss: Literal["plain", "compiled", "chunked", "cut", "vocab_parallel"] = Field(
         "plain",

@@ -11,7 +11,7 @@ shares are hidden is a lower bound where less that is kept means more that runs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import floor
 
@@ -61,13 +61,14 @@ class Load:
         )
 
 
-def overloads(programs: Iterable[Sequence[Task]], swap: Swap) -> list[str]:
-    """What *swap* asks too much in each pass of the first micro-batch, on the worst of the stages with *programs*."""
-    worst: dict[str, Load] = {}
-    for load in (load for program in programs for load in loads(program)):
-        if load.name not in worst or load.hidden < worst[load.name].hidden:
-            worst[load.name] = load
-    return [load.told(swap) for load in worst.values() if load.hidden < 1]
+def overloads(programs: Sequence[Sequence[Task]], swaps: Sequence[Swap]) -> list[str]:
+    """What stages with *programs* swap too much of in each pass of the first micro-batch: the worst of them."""
+    worst: dict[str, tuple[Load, Swap]] = {}
+    for program, swap in zip(programs, swaps, strict=True):
+        for load in loads(program):
+            if load.name not in worst or load.hidden < worst[load.name][0].hidden:
+                worst[load.name] = load, swap
+    return [load.told(swap) for load, swap in worst.values() if load.hidden < 1]
 
 
 def loads(program: Sequence[Task]) -> Iterator[Load]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,16 +24,16 @@ from simulator.engine.simulation import Part, Simulation
 from simulator.forecast.memory import room_bytes
 from simulator.model.recompute import LAYER_INPUT
 from simulator.program.job import Job
+from simulator.program.schedules import in_flight, schedules
 from simulator.program.stage import StageProgram
 from simulator.program.swap import Swap
 from simulator.program.swap_candidates import Candidate, Window, candidates, window
 from simulator.program.training_step import TrainingStep
 
-JUDGED = 1
-"""Micro-batches that the engine runs of each choice."""
 MOST_ROUNDS = 5
 ROOM = 0.01
 """Share of the card's memory that is left free beyond what the allocator reserves."""
+Choose = Callable[[Sequence[Candidate], Window, "Room"], Swap]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +42,45 @@ class Room:
 
     card: float
     host: float
+    held: float = 1.0
+    """Micro-batches whose tensors are there at once."""
+
+    def without(self, left: Room) -> Room:
+        """What is to be given to a choice that should fit, where one that was given this has *left* less than none."""
+        return replace(self, card=self.card + min(0.0, left.card), host=self.host + min(0.0, left.host))
 
 
-def schedule(job: Job, names: Sequence[str]) -> Swap:
-    """The swap of *job*, which recomputes whole layers and has one stage, among operators of these *names*."""
+def schedule(job: Job, names: Sequence[str], micro_batches: int) -> tuple[Swap, ...]:
+    """The swap of each stage of *job*, which recomputes whole layers and has so many *micro_batches*, among operators
+    of these *names*; nothing where none is faster.
+    """
     lowering = TrainingStep(job)
-    layers = lowering.layer_steps(0)
-    found = candidates(layers, job.architecture.layers, names)
-    passes = window(layers, job.architecture.layers, job.cluster)
-    none = _Tried(job, lowering.programs(JUDGED))
-    room = none.room()
-    choosers = [partial(choose, found, passes) for choose in (_solved, _greedy)]
-    tried = {Swap(): none} | dict(_that_fit(none, room, choose) for choose in choosers)
-    return min(tried, key=lambda choice: tried[choice].ran_ns()) if len(tried) > 1 else Swap()
+    held = lowering.held_at_once(micro_batches)
+    none = _Tried(job, lowering, lowering.programs(held), min(micro_batches, held + lowering.round))
+    offers = [_Offer.of(job, lowering, stage, names) for stage in range(lowering.stages)]
+    rooms = [replace(room, held=held_at_most(job, stage, micro_batches)) for stage, room in enumerate(none.rooms())]
+    tried = {(): none} | dict(_that_fit(none, rooms, offers, choose) for choose in (_solved, _greedy))
+    return min(tried, key=lambda choice: tried[choice].ran_ns()) if len(tried) > 1 else ()
+
+
+def held_at_most(job: Job, stage: int, micro_batches: int) -> float:
+    """Micro-batches of so many that *stage* is between forward and backward pass of, at most and in all its layers."""
+    chunks = job.pipeline.chunks
+    passes = schedules()[job.schedule](stage, job.mesh.pp, micro_batches, chunks)
+    return sum(in_flight(passes)) / chunks
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What there is to choose from on a stage."""
+
+    found: Sequence[Candidate]
+    window: Window
+
+    @classmethod
+    def of(cls, job: Job, lowering: TrainingStep, stage: int, names: Sequence[str]) -> _Offer:
+        layers, makes = lowering.layer_steps(stage), job.layers_of(stage)
+        return cls(candidates(layers, makes, names), window(layers, makes, job.cluster))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +88,26 @@ class _Tried:
     """A choice, lowered."""
 
     job: Job
+    lowering: TrainingStep
     programs: tuple[StageProgram, ...]
+    """With as many micro-batches as are held at once."""
+    most: int
+    """Micro-batches that hold as much as any number of them: beside those, the gradients of earlier ones."""
 
-    def room(self) -> Room:
-        """What it leaves; below zero, what is missing."""
-        card, node = room_bytes(self.programs, self.job.cluster, self.job.folding)
-        return Room(card - ROOM * self.job.cluster.accelerator.hbm_capacity_bytes, node)
+    def swapping(self, swaps: tuple[Swap, ...]) -> _Tried:
+        """Another choice for the same job, with as many micro-batches."""
+        job = replace(self.job, swaps=swaps)
+        lowering = TrainingStep(job, self.lowering)
+        return _Tried(job, lowering, lowering.programs(len(self.programs[0].micro_batch_ends)), self.most)
+
+    def rooms(self) -> list[Room]:
+        """What it leaves on each stage; below zero, what is missing."""
+        left = self._rooms(self.programs)
+        return self._rooms(self.lowering.programs(self.most)) if _enough(left) else left
+
+    def _rooms(self, programs: Sequence[StageProgram]) -> list[Room]:
+        cards, node = room_bytes(programs, self.job.cluster, self.job.folding)
+        return [Room(card - ROOM * self.job.cluster.accelerator.hbm_capacity_bytes, node) for card in cards]
 
     def ran_ns(self) -> int:
         """How long the engine takes for it."""
@@ -76,19 +115,24 @@ class _Tried:
         return max(recording.step_ns for recording in Simulation(*parts).run())
 
 
-def _that_fit(none: _Tried, room: Room, choose: Callable[[Room], Swap]) -> tuple[Swap, _Tried]:
-    """What *choose* makes of the *room* that *none* leaves, with less of it until the allocator agrees."""
+def _that_fit(
+    none: _Tried, rooms: list[Room], offers: Sequence[_Offer], choose: Choose
+) -> tuple[tuple[Swap, ...], _Tried]:
+    """What *choose* makes of the *rooms* that *none* leaves, with less of them until the allocator agrees."""
     for _ in range(MOST_ROUNDS):
-        choice = choose(room)
-        if not choice:
+        choice = tuple(choose(offer.found, offer.window, room) for offer, room in zip(offers, rooms, strict=True))
+        if not any(choice):
             break
-        chosen = replace(none.job, swap=choice)
-        tried = _Tried(chosen, TrainingStep(chosen).programs(JUDGED))
-        left = tried.room()
-        if left.card >= 0 and left.host >= 0:
+        tried = none.swapping(choice)
+        left = tried.rooms()
+        if _enough(left):
             return choice, tried
-        room = Room(room.card + min(0.0, left.card), room.host + min(0.0, left.host))
-    return Swap(), none
+        rooms = [room.without(one) for room, one in zip(rooms, left, strict=True)]
+    return (), none
+
+
+def _enough(left: Iterable[Room]) -> bool:
+    return all(room.card >= 0 and room.host >= 0 for room in left)
 
 
 def _swap(found: Sequence[Candidate], host: Iterable[float], card: Iterable[float]) -> Swap:
@@ -110,11 +154,11 @@ def _solved(found: Sequence[Candidate], window: Window, room: Room) -> Swap:
     per_layer = np.array([one.bytes / one.layers for one in found])
     input_ = np.array([one.name == LAYER_INPUT for one in found])
     seconds = np.array([window.step_s[step] for step in steps])
-    held = (Swap().in_flight + Swap().prefetch) / layers - input_
+    under_way = (Swap().in_flight + Swap().prefetch) / layers - room.held * input_
     nothing = np.zeros(m)
     rows = [
-        (np.concatenate([held * per_layer, per_layer, nothing]), room.card),
-        (np.concatenate([per_layer, np.zeros(n), nothing]), room.host),
+        (np.concatenate([under_way * per_layer, room.held * per_layer, nothing]), room.card),
+        (np.concatenate([room.held * per_layer, np.zeros(n), nothing]), room.host),
         (np.concatenate([per_layer / window.out_bytes_per_s, np.zeros(n), nothing]), window.free_out_s),
         (np.concatenate([per_layer / window.in_bytes_per_s, np.zeros(n), seconds]), window.free_in_s),
     ]
@@ -152,14 +196,15 @@ def _greedy(found: Sequence[Candidate], window: Window, room: Room) -> Swap:
         if not gain_s:
             continue
         size = one.bytes / one.layers
-        card[number] = float(min(one.layers, max(0, left // size)))
-        left -= card[number] * size
+        held = room.held * size
+        card[number] = float(min(one.layers, max(0, left // held)))
+        left -= card[number] * held
         if gain_s > one.bytes * window.cost_s_per_byte:
-            most = min(out_s * window.out_bytes_per_s, in_s * window.in_bytes_per_s, host_left) // size
+            most = min(out_s * window.out_bytes_per_s // size, in_s * window.in_bytes_per_s // size, host_left // held)
             host[number] = float(max(0, min(one.layers - card[number], most)))
             out_s -= host[number] * size / window.out_bytes_per_s
             in_s -= host[number] * size / window.in_bytes_per_s
-            host_left -= host[number] * size
+            host_left -= host[number] * held
         if card[number] + host[number]:
             spared |= one.spares
     return _swap(found, host, card)

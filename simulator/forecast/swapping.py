@@ -18,34 +18,40 @@ _WHERE = "training.swap"
 _CORES = ("delta_rule", "sparse_attention")
 
 
-def swap_of(training: Training) -> Swap:
-    """What *training* swaps."""
+def asked_swaps(training: Training) -> tuple[Asked, ...]:
+    """What *training* names: for all layers, or stage by stage; nothing where a solver is to choose."""
     asked = training.swap
     if asked == "auto":
-        return Swap()
-    return Swap(asked.operators, asked.on_card, asked.prefetch, asked.in_flight)
+        return ()
+    return asked if isinstance(asked, tuple) else (asked,)
+
+
+def swaps_of(training: Training) -> tuple[Swap, ...]:
+    """What *training* swaps."""
+    return tuple(Swap(one.operators, one.on_card, one.prefetch, one.in_flight) for one in asked_swaps(training))
 
 
 def swap_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
     """Why the model or the other settings have no such swap."""
     training = scenario.training
-    asked = training.swap
-    if asked == "auto":
-        yield from _automatic_problems(scenario)
+    if training.swap == "auto":
+        yield from _automatic_problems(training)
         return
-    if not asked.operators and not asked.on_card:
-        if asked.model_fields_set:
+    if isinstance(training.swap, tuple) and len(training.swap) != scenario.parallel.pp:
+        yield (
+            f"{_WHERE}: found a list of {len(training.swap)}, and pp is {scenario.parallel.pp}; allowed: one for each "
+            "stage, or one for all without a list"
+        )
+    named = [asked for asked in asked_swaps(training) if asked.operators or asked.on_card]
+    if not named:
+        if isinstance(training.swap, tuple) or training.swap.model_fields_set:
             yield f"{_WHERE}: names no operators to swap; leave it out, or name some"
         return
     yield from _setting_problems(training)
-    yield from _name_problems(asked, swappable(architecture, training), architecture.model_type)
-    for name in sorted(set(asked.operators) & set(asked.on_card)):
-        if (total := asked.operators[name] + asked.on_card[name]) > 1:
-            yield (
-                f"{_WHERE}.on_card.{name}: found {asked.on_card[name]:g}, and operators.{name}"
-                f"({asked.operators[name]:g}) + on_card.{name}({asked.on_card[name]:g}) = {total:g}, more than all "
-                f"layers; nearest: {1 - asked.operators[name]:g}"
-            )
+    known = swappable(architecture, training)
+    for asked in named:
+        yield from _name_problems(asked, known, architecture.model_type)
+        yield from _share_problems(asked)
 
 
 def swappable(architecture: Architecture, training: Training) -> tuple[str, ...]:
@@ -72,15 +78,20 @@ def _unknown(operator: Operator, training: Training) -> bool:
     return operator.name in _CORES and not fused
 
 
-def _automatic_problems(scenario: Scenario) -> Iterator[str]:
-    if recompute_of(scenario.training) != WHOLE:
+def _automatic_problems(training: Training) -> Iterator[str]:
+    if recompute_of(training) != WHOLE:
         yield f"{_WHERE}: found auto, which chooses among what is computed again; allowed: recompute full"
-    if scenario.parallel.pp > 1:
-        yield (
-            f"{_WHERE}: found auto with pp({scenario.parallel.pp}); shares count over all layers, and the first stage, "
-            "which holds the most micro-batches, has the least room for them; allowed: pp 1, or shares by name"
-        )
-    yield from _setting_problems(scenario.training)
+    yield from _setting_problems(training)
+
+
+def _share_problems(asked: Asked) -> Iterator[str]:
+    for name in sorted(set(asked.operators) & set(asked.on_card)):
+        if (total := asked.operators[name] + asked.on_card[name]) > 1:
+            yield (
+                f"{_WHERE}.on_card.{name}: found {asked.on_card[name]:g}, and operators.{name}"
+                f"({asked.operators[name]:g}) + on_card.{name}({asked.on_card[name]:g}) = {total:g}, more than all "
+                f"layers; nearest: {1 - asked.operators[name]:g}"
+            )
 
 
 def _name_problems(asked: Asked, known: tuple[str, ...], model_type: str) -> Iterator[str]:
@@ -94,7 +105,7 @@ def _setting_problems(training: Training) -> Iterator[str]:
     recompute = recompute_of(training)
     if recompute.keep:
         yield f"{_WHERE}: found with recompute.keep, which chooses results itself; allowed: none, full, every, modules"
-    if training.swap != "auto" and training.swap.on_card and not recompute.every:
+    if any(asked.on_card for asked in asked_swaps(training)) and not recompute.every:
         yield f"{_WHERE}.on_card: nothing is recomputed whole, and all stays there; allowed: recompute full or every"
     if training.offload.activations is not None:
         yield f"{_WHERE}: found with offload.activations, which sends everything; allowed: one or the other"

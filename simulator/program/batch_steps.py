@@ -63,16 +63,24 @@ class LayerSteps:
 
 
 class TokenSteps:
-    """What runs over the tokens of a stage whose ranks have the sequences of *job*'s only micro-batch."""
+    """What runs over the tokens of a stage whose ranks have the sequences of *job*'s only micro-batch, with prices of
+    what is *like* it.
+    """
 
-    def __init__(self, job: Job, costs: Costs, network: Network, layout: Layout, number: int) -> None:
+    def __init__(
+        self, job: Job, costs: Costs, network: Network, layout: Layout, number: int, like: TokenSteps | None = None
+    ) -> None:
         self._job = job
         self._number = number
         (batch,) = job.micro_batches
         sets = batch.distinct or (job.workload.sequence_lengths,)
         jobs = [replace(job, workload=replace(job.workload, sequence_lengths=lengths)) for lengths in sets]
         trained = job.trained.lora_rank is None
-        self._pricers = [Pricer(costs, network, tokens=one.workload.tokens, all_trained=trained) for one in jobs]
+        self.pricers: list[Pricer] = (
+            [Pricer(costs, network, tokens=one.workload.tokens, all_trained=trained) for one in jobs]
+            if like is None
+            else like.pricers
+        )
         self._all_operators = [StageOperators(one, layout, number) for one in jobs]
         places = [sets.index(lengths) for lengths in batch.lengths] or [0] * job.mesh.ep
         self._which: Which = np.array(places)[job.mesh.expert_rank()[job.folding.representative]]
@@ -90,7 +98,7 @@ class TokenSteps:
 
     def make(self, layer: Layer, position: int) -> Make:
         """What *layer* at its *position* in its chunk has in common with others that run alike but for routed rows."""
-        return replace(layer, index=0), self._job.recompute_of(layer, position)
+        return replace(layer, index=0), self._job.recompute_of(layer, position, self._number)
 
     def layer(
         self, layer: Layer, make: Make, adapters: dict[str, Adapter]
@@ -120,16 +128,16 @@ class TokenSteps:
 
     def merged(self, alike: Sequence[Operator], adapters: dict[str, Adapter], *, again: bool = False) -> Step:
         """One operator, for every set of sequences."""
-        steps = [pricer.step(op, adapters, None, again=again) for pricer, op in zip(self._pricers, alike, strict=True)]
+        steps = [pricer.step(op, adapters, None, again=again) for pricer, op in zip(self.pricers, alike, strict=True)]
         return unlike(steps, self._which)
 
     def routed(self, operator: Operator, adapters: dict[str, Adapter], load: LayerLoad | None, *, again: bool) -> Step:
         """One operator over the rows of *load*."""
         assert load is not None
-        step, parts = self._pricers[-1].step(operator, adapters, load, again=again), self._job.exchange_parts
+        step, parts = self.pricers[-1].step(operator, adapters, load, again=again), self._job.exchange_parts
         if parts == 1:
             return step
-        part = self._pricers[-1].step(operator, adapters, load.part(parts), again=again)
+        part = self.pricers[-1].step(operator, adapters, load.part(parts), again=again)
         return step.in_parts(parts, part)
 
     @cached_property
@@ -165,16 +173,25 @@ class TokenSteps:
 
 
 class BatchSteps:
-    """Stage *number* of *job*, which has one micro-batch; *tokens* prices what runs over its tokens."""
+    """Stage *number* of *job*, which has one micro-batch; *tokens* prices what runs over its tokens. Loads are those of
+    what is *like* it.
+    """
 
     def __init__(
-        self, job: Job, costs: Costs, network: Network, layout: Layout, number: int, tokens: TokenSteps
+        self,
+        job: Job,
+        costs: Costs,
+        network: Network,
+        layout: Layout,
+        number: int,
+        tokens: TokenSteps,
+        like: BatchSteps | None = None,
     ) -> None:
         self._job, self._costs, self._network, self._layout = job, costs, network, layout
         self._number = number
         self._own = job.own_architecture
-        self._tokens = tokens
-        self.loads = expert_loads(job, number)
+        self.tokens = tokens
+        self.loads: dict[int, LayerLoad] = expert_loads(job, number) if like is None else like.loads
         self._dense: dict[Make, LayerSteps] = {}
         self.layers = [
             self._steps(layer, position)
@@ -190,10 +207,10 @@ class BatchSteps:
             until += len(layers)
         steps = [*self.layers, *self._modules]
         made = {one: one.code(emitter, offload) for one in dict.fromkeys(steps)}
-        return StageCode(self._number, [made[one] for one in steps], chunks, self._tokens.input_bytes)
+        return StageCode(self._number, [made[one] for one in steps], chunks, self.tokens.input_bytes)
 
     def _chunk(self, emitter: Emitter, chunk: int, places: range, offload: ActivationOffload | None) -> ChunkCode:
-        tokens, pipeline = self._tokens, self._job.pipeline
+        tokens, pipeline = self.tokens, self._job.pipeline
         first, last = (is_(self._number, chunk) for is_ in (pipeline.is_first, pipeline.is_last))
         modules = range(len(self.layers), len(self.layers) + len(self._modules) * last)
 
@@ -209,11 +226,11 @@ class BatchSteps:
         )
 
     def _steps(self, layer: Layer, position: int) -> LayerSteps:
-        make, load = self._tokens.make(layer, position), self.loads.get(layer.index)
+        make, load = self.tokens.make(layer, position), self.loads.get(layer.index)
         if load is None and make in self._dense:
             return self._dense[make]
         adapters = self._job.trained.adapters(layer_parameters(self._own, self._own.layers[layer.index]))
-        plans, priced = self._tokens.layer(layer, make, adapters)
+        plans, priced = self.tokens.layer(layer, make, adapters)
         loads = list(self._loads_along(plans[-1].operators, load))
         steps = self._with_rows(plans, priced, adapters, loads)
         if load is None:
@@ -223,12 +240,12 @@ class BatchSteps:
     def _module_steps(self, number: int) -> LayerSteps:
         """Of a multi-token-prediction module."""
         adapters = self._job.trained.adapters(mtp_module_parameters(self._own, self._job.mesh.tp))
-        plans, layers = self._tokens.module(number)
+        plans, layers = self.tokens.module(number)
         loads: list[LayerLoad | None] = []
         for layer, positions in groupby(range(len(layers)), key=lambda position: layers[position]):
             within = tuple(plans[-1].operators[position] for position in positions)
             loads += self._loads_along(within, self.loads.get(layer.index) if layer else None)
-        return self._with_rows(plans, self._tokens.of_plans(plans, adapters), adapters, loads)
+        return self._with_rows(plans, self.tokens.of_plans(plans, adapters), adapters, loads)
 
     def _with_rows(
         self,
@@ -240,7 +257,7 @@ class BatchSteps:
         """The steps of a layer: those *priced* already, and those over the rows of *loads*."""
         plan = plans[-1]
         steps = [
-            step or self._tokens.routed(operator, adapters, load, again=plan.runs_again(number))
+            step or self.tokens.routed(operator, adapters, load, again=plan.runs_again(number))
             for number, (operator, load, step) in enumerate(zip(plan.operators, loads, priced, strict=True))
         ]
         reruns = [
@@ -257,9 +274,9 @@ class BatchSteps:
             if not copies:
                 yield Rerun(stretch, None)
             elif copies[-1].rows == "routed":
-                yield Rerun(stretch, self._tokens.routed(copies[-1], adapters, loads[stretch.before], again=False))
+                yield Rerun(stretch, self.tokens.routed(copies[-1], adapters, loads[stretch.before], again=False))
             else:
-                yield Rerun(stretch, self._tokens.merged(copies, adapters))
+                yield Rerun(stretch, self.tokens.merged(copies, adapters))
 
     def _loads_along(self, operators: Iterable[Operator], load: LayerLoad | None) -> Iterator[LayerLoad | None]:
         """The load that each operator sees: from the gather to the scatter of etp ranks, that of all of them."""

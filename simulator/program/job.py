@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simulator.hardware.cluster import Cluster
@@ -77,7 +77,8 @@ class Job:
     micro_batches: tuple[MicroBatch, ...]
     """The unlike micro-batches of a step, which goes through them in turn."""
     offload: Offload = NOTHING
-    swap: Swap = field(default_factory=Swap)
+    swaps: tuple[Swap, ...] = ()
+    """None; one for all layers; or one for each stage's, whose shares count over the stage's layers alone."""
 
     @property
     def images(self) -> ImageLoad | None:
@@ -139,13 +140,20 @@ class Job:
         modules = range(len(chunks[last]), len(chunks[last]) + len(self.modules_of(stage)))
         return (*(position for chunk in chunks for position in range(len(chunk))), *modules)
 
-    def recompute_of(self, layer: Layer, position: int) -> Recompute:
-        """What of *layer*, at its *position* in its chunk, is computed again; prediction modules are not swapped."""
-        recompute = self.recompute.of_layer(position)
-        if not self.swap or layer.index >= len(self.architecture.layers):
+    def swap_of(self, stage: int) -> Swap:
+        """What *stage* swaps."""
+        return self.swaps[min(stage, len(self.swaps) - 1)] if self.swaps else Swap()
+
+    def recompute_of(self, layer: Layer, position: int, stage: int) -> Recompute:
+        """What of *layer* of *stage*, at its *position* in its chunk, is computed again; prediction modules are not
+        swapped.
+        """
+        recompute, swap = self.recompute.of_layer(position), self.swap_of(stage)
+        if not swap or layer.index >= len(self.architecture.layers):
             return recompute
-        makes = [replace(each, index=0) for each in self.architecture.layers[: layer.index + 1]]
-        return self.swap.placed(recompute, ordinals(makes)[-1])
+        counted = self.layers_of(stage) if len(self.swaps) > 1 else self.architecture.layers
+        makes = [replace(each, index=0) for each in counted[: counted.index(layer) + 1]]
+        return swap.placed(recompute, ordinals(makes)[-1])
 
     def modules_of(self, stage: int) -> tuple[tuple[Layer, ...], ...]:
         """The layers of each multi-token-prediction module of a stage: all are where the model ends."""

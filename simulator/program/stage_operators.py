@@ -32,6 +32,7 @@ class StageOperators:
 
     def __init__(self, job: Job, layout: Layout, number: int) -> None:
         self._job = job
+        self._number = number
         self._layout = layout
         self._layers = job.layers_of(number)
         self._places = {layer.index: place for place, layer in enumerate(self._layers)}
@@ -51,7 +52,8 @@ class StageOperators:
         operators = listed_operators(self._job.architecture, make, workload)
         if self._engine and workload.attention == "flash" and isinstance(layer.mixer, GroupedAttention):
             operators = tuple(with_split(operators, share(layer.mixer, workload.tp), workload))
-        return self._plan([operators], place, self._job.recompute_of(layer, self._positions[place]))
+        recompute = self._job.recompute_of(layer, self._positions[place], self._number)
+        return self._plan([operators], place, recompute)
 
     def module(self, number: int) -> tuple[LayerPlan, tuple[Layer | None, ...]]:
         """Those of a multi-token-prediction module, and for each the layer that it is of, if it is of one."""

@@ -106,13 +106,15 @@ class Step:
 
 
 class Pricer:
-    """Prices the operators of layers."""
+    """Prices the operators of layers, each once however often it is asked for with the same load."""
 
     def __init__(self, costs: Costs, network: Network, *, tokens: int, all_trained: bool) -> None:
         self._costs = costs
         self._network = network
         self._tokens = tokens
         self._all_trained = all_trained
+        self._known: dict[tuple[Operator, tuple[Adapter, ...], frozenset[str], int], tuple[Step, LayerLoad | None]] = {}
+        """By operator without what it keeps, its adapters, all that carry one, and the load's identity."""
 
     def step(
         self, operator: Operator, adapters: dict[str, Adapter], load: LayerLoad | None, *, again: bool = False
@@ -121,15 +123,24 @@ class Pricer:
         and its adapters' products are kept from then on.
         """
         carried = adapters_of(operator, adapters)
-        rows = load.rows if load is not None else None
-        routed = load if operator.rows == "routed" else None
-        per_row: Quantity = routed.total_rows.astype(np.float64) if routed is not None else 1.0
-        seen: Quantity = per_row if routed is not None else float(self._tokens)
+        bare = replace(operator, saved=(), restored=())
+        key = bare, carried, frozenset(adapters), id(load)
+        if key not in self._known:
+            self._known[key] = self._bare(bare, adapters, load), load
+        per_row = _per_row(operator, load)
+        seen: Quantity = per_row if operator.rows == "routed" and load is not None else float(self._tokens)
         thin = tuple(2.0 * adapter.rank * seen for adapter in carried)
         saved, restored = (
             self._kept(tensors, adapters, per_row, () if elsewhere else thin)
             for tensors, elsewhere in ((operator.saved, again), (operator.restored, not again))
         )
+        return replace(self._known[key][0], saved=saved, restored=restored)
+
+    def _bare(self, operator: Operator, adapters: dict[str, Adapter], load: LayerLoad | None) -> Step:
+        """The step of *operator* without what it keeps."""
+        carried = adapters_of(operator, adapters)
+        rows = load.rows if load is not None else None
+        per_row = _per_row(operator, load)
         rounds, rounds_back = self._rounds(operator, back=False), self._rounds(operator, back=True)
         rest = operator
         if rounds or rounds_back:
@@ -145,8 +156,7 @@ class Pricer:
             output_bytes=operator.output_bytes * (load.own_rows if load and operator.name == "combine" else per_row),
             workspace_bytes=operator.workspace_bytes * per_row,
             backward_workspace_bytes=operator.backward_workspace_bytes * per_row,
-            saved=saved,
-            restored=restored,
+            saved=NOTHING_KEPT,
             weights=operator.weights,
             output_size=operator.output_bytes,
             counts=self._counts(operator, load),
@@ -201,14 +211,18 @@ class Pricer:
             sent = load.wire_rows * (operator.backward_payload_bytes if back else operator.payload_bytes)
             homeward = (operator.name == "combine") != back
             found.append(self._network.exchange(sent.T if homeward else sent, load.way))
-        routed = load is not None and operator.rows == "routed"
-        per_row = load.total_rows.astype(np.float64) if load is not None and routed else 1.0
+        per_row = _per_row(operator, load)
         found += [
             self._network.collective(collective, collective.bytes * per_row)
             for collective in (operator.backward_collectives if back else operator.forward_collectives)
             if not collective.weights or self._all_trained or any(w in adapters for w in collective.weights)
         ]
         return tuple(transfer for transfer in found if transfer is not None)
+
+
+def _per_row(operator: Operator, load: LayerLoad | None) -> Quantity:
+    """What amounts of *operator* are multiplied by: the rows of each behaviour, where it runs over routed ones."""
+    return load.total_rows.astype(np.float64) if load is not None and operator.rows == "routed" else 1.0
 
 
 def _matrices(operator: Operator, experts: int) -> tuple[float, ...]:

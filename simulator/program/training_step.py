@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import lcm
@@ -34,13 +35,16 @@ from simulator.routing.outcome import Lengths
 
 
 class TrainingStep:
-    """Lowers a job."""
+    """Lowers a job. *like*: another one's lowering, whose job differs in what it swaps alone; its prices are taken."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, like: TrainingStep | None = None) -> None:
         self._job = job
-        self._costs = Costs(job.cluster.accelerator, job.workload.execution, per_expert=job.per_expert)
+        costs = Costs(job.cluster.accelerator, job.workload.execution, per_expert=job.per_expert)
         self.stages = job.mesh.pp
-        self._stages = [_Stage(job, self._costs, number) for number in range(job.mesh.pp)]
+        alike: Sequence[StageLowering | None] = [None] * job.mesh.pp if like is None else like.lowered
+        self.lowered: list[StageLowering] = [
+            StageLowering(job, costs, number, known) for number, known in enumerate(alike)
+        ]
 
     def held_at_once(self, micro_batches: int) -> int:
         """Micro-batches, of so many in all, that memory is the same for as for all of them."""
@@ -58,17 +62,17 @@ class TrainingStep:
 
     def layer_steps(self, stage: int) -> list[LayerSteps]:
         """The priced layers of *stage* in the first of the unlike micro-batches."""
-        return self._stages[stage].layers
+        return self.lowered[stage].layers
 
     def programs(self, micro_batches: int) -> tuple[StageProgram, ...]:
         """The step with *micro_batches* of them, a program for each stage."""
-        return tuple(stage.program(micro_batches) for stage in self._stages)
+        return tuple(stage.program(micro_batches) for stage in self.lowered)
 
 
-class _Stage:
-    """Lowers one pipeline stage."""
+class StageLowering:
+    """Lowers one pipeline stage, with prices of what is *like* it."""
 
-    def __init__(self, job: Job, costs: Costs, number: int) -> None:
+    def __init__(self, job: Job, costs: Costs, number: int, like: StageLowering | None) -> None:
         self._job = job
         self._costs = costs
         self._number = number
@@ -81,17 +85,19 @@ class _Stage:
         alone = [replace(job, micro_batches=(batch,)) for batch in job.micro_batches]
         shared = costs, self._network, self._layout, number
         tokens: dict[Lengths, TokenSteps] = {}
-        for one in alone:
+        self.batches: list[BatchSteps] = []
+        alike: Sequence[BatchSteps | None] = [None] * len(alone) if like is None else like.batches
+        for one, known in zip(alone, alike, strict=True):
             lengths = one.micro_batches[0].lengths
             if lengths not in tokens:
-                tokens[lengths] = TokenSteps(one, *shared)
-        self._batches = [BatchSteps(one, *shared, tokens[one.micro_batches[0].lengths]) for one in alone]
+                tokens[lengths] = TokenSteps(one, *shared, None if known is None else known.tokens)
+            self.batches.append(BatchSteps(one, *shared, tokens[lengths], known))
         self._operators = tokens[job.micro_batches[0].lengths].operators
 
     @property
     def layers(self) -> list[LayerSteps]:
         """Its priced layers in the first of the unlike micro-batches."""
-        return self._batches[0].layers
+        return self.batches[0].layers
 
     def program(self, micro_batches: int) -> StageProgram:
         """The stage's passes in the schedule's order, then the update."""
@@ -109,7 +115,7 @@ class _Stage:
             self._number,
         )
         offload = self._offload(emitter)
-        codes = [batch.code(emitter, offload) for batch in self._batches]
+        codes = [batch.code(emitter, offload) for batch in self.batches]
         writer = StageWriter(job, self._layout, codes, emitter, sharding, self._network)
         ends: dict[int, int] = {}
         first: int | None = None
@@ -136,8 +142,8 @@ class _Stage:
             micro_batch_ends=tuple(ends[m] for m in sorted(ends)),
             first_rank=self._number * job.mesh.stage_ranks,
             layout=self._layout,
-            unlike=len(self._batches),
-            loads=self._batches[0].loads,
+            unlike=len(self.batches),
+            loads=self.batches[0].loads,
         )
 
     def _pace(self) -> npt.NDArray[np.float64] | None:
@@ -168,7 +174,7 @@ class _Stage:
             HostUpdate(job, emitter, self._host, layout.on_host.tensors).write()
 
     def _offload(self, emitter: Emitter) -> ActivationOffload | None:
-        way, swap = self._job.offload.activations, self._job.swap
+        way, swap = self._job.offload.activations, self._job.swap_of(self._number)
         if swap.host:
             return ActivationSwap(emitter, self._host, swap)
         return None if way is None else ActivationOffload(emitter, self._host, way)
