@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.forecast.scenario import Scenario, Swap
+from simulator.forecast.scenario import Scenario
+from simulator.forecast.scenario_memory import Swap
 
 
 def exchange_part_problems(scenario: Scenario) -> Iterator[str]:

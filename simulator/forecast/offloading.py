@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.forecast.recomputation import recompute_of
-from simulator.forecast.scenario import Offload as Asked
 from simulator.forecast.scenario import Scenario, Training
+from simulator.forecast.scenario_memory import Offload as Asked
 from simulator.hardware.node import Node
 from simulator.program.offload import Offload, OnDrives, Tier
 

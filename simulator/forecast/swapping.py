@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from simulator.forecast.offloading import pass_problems
 from simulator.forecast.recomputation import recompute_of
 from simulator.forecast.scenario import Scenario, Training
-from simulator.forecast.scenario import Swap as Asked
+from simulator.forecast.scenario_memory import Swap as Asked
 from simulator.model.architecture import Architecture
 from simulator.model.operator import Operator, Workload
 from simulator.model.operators.layers import listed_operators

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from simulator.forecast.errors import Refused
 from simulator.forecast.fitting import changed
 from simulator.forecast.image_batches import ImageBatches
-from simulator.forecast.scenario import Scenario, Swap
+from simulator.forecast.scenario import Scenario
+from simulator.forecast.scenario_memory import Swap
 from simulator.planner.bounds import TERMS, Bound, Bounds
 from simulator.planner.candidates import candidates, for_any_sharding, job_of_any_split, settings_of
 from simulator.planner.case import Case, Row, data_version, make_case
