@@ -91,6 +91,37 @@ def test_nothing_is_left_held(small: Small, later: str) -> None:
     assert np.abs(ledger.left_bytes).max() < 1
 
 
+@pytest.mark.parametrize("later", ["false", "true"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("split", ["{dp_shard: 16, ep: 16}", "{dp_shard: 8, ep: 8, pp: 2, virtual_pipeline: 2}"])
+def test_swapped_tensors_come_back_behind_their_own_copies(
+    small: Small, split: str, recompute: str, later: str
+) -> None:
+    swap = "training.swap={operators: {experts_fc1: 1.0, attention: 0.5}, prefetch: 2}"
+    more = (f"parallel={split}", f"training.recompute={recompute}", f"training.delay_weight_gradients={later}", swap)
+    job = assemble_job(*small("latent", *WIDE, OVERLAP, *more))
+    for program in TrainingStep(job).programs(4):
+        ledgers = account(program.tasks, program.resident, job.folding.behaviours)
+        assert all(np.abs(ledger.left_bytes).max() < 1 for ledger in ledgers.values())
+        back = [task for task in program.tasks if task.stream == "copy_in"]
+        for task in back:
+            out = [program.tasks[dep] for dep in task.deps if program.tasks[dep].stream == "copy_out"]
+            assert [item.key for one in out for item in one.allocates] == list(task.releases)
+        assert back
+
+
+def test_a_woven_backward_pass_begins_with_what_has_not_left(small: Small) -> None:
+    swap = "training.swap.operators={experts_fc1: 1.0}"
+    (program,) = TrainingStep(assemble_job(*small("mixture", *WIDE, OVERLAP, swap))).programs(4)
+    out, back = (
+        [(task.micro_batch, task.layer) for task in program.tasks if task.stream == stream]
+        for stream in ("copy_out", "copy_in")
+    )
+    assert sorted(out) == [(micro_batch, layer) for micro_batch in range(4) for layer in range(4)]
+    # Each is sent for a layer ahead, and that of the last layer is still there.
+    assert sorted(back) == [(micro_batch, layer) for micro_batch in range(4) for layer in (1, 2, 3)]
+
+
 def test_no_task_of_a_pair_waits_for_a_later_one(small: Small) -> None:
     # With tp the loss ends in transfers: the backward pass beside it, which comes first, does not wait for them.
     more = ("parallel={dp_shard: 8, ep: 8, tp: 2}", "training.zero=1", "training.global_batch_sequences=32", OVERLAP)

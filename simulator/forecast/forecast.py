@@ -230,7 +230,8 @@ def _swapped(job: Job, step: SimulatedStep) -> dict[str, Any]:
     """Which results are kept, as `training.swap` has it, and what of it asks too much; nothing where none is."""
     if not any(job.swaps):
         return {}
-    told = overloads([program.tasks for program in step.programs], [job.swap_of(n) for n in range(job.mesh.pp)])
+    swaps = [job.swap_of(stage) for stage in range(job.mesh.pp)]
+    told = overloads([program.tasks for program in step.programs], swaps, weaves=job.weaves)
     named = [{"operators": dict(swap.host), "on_card": dict(swap.card)} for swap in job.swaps]
     return {"swap": (named[0] if len(named) == 1 else {"stages": named}) | {"overloads": told}}
 

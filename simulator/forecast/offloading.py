@@ -126,8 +126,6 @@ def _activation_problems(scenario: Scenario) -> Iterator[str]:
 
 def pass_problems(training: Training, where: str) -> Iterator[str]:
     """Why tensors that come back pass by pass, as *where* asks, do not go with how passes follow each other."""
-    if training.overlap_exchanges or training.delay_weight_gradients:
-        yield f"{where}: tensors come back pass by pass; allowed: overlap_exchanges and delay_weight_gradients false"
     if training.pipeline_schedule not in _WHOLE_PASSES:
         yield (
             f"{where}: found pipeline_schedule {training.pipeline_schedule}, whose passes do not follow each other; "

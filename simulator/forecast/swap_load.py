@@ -7,6 +7,7 @@ other; copies are hidden as long as they and what else uses the same link take n
 
 Means over the layers of a stage: a layer that sends more than the others may stall beside ones that send nothing. What
 shares are hidden is a lower bound where less that is kept means more that runs again, and so more work to hide behind.
+Where forward and backward passes are woven, copies of one have the kernels of both to hide behind, beside exchanges.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from simulator.program.emitter import COMPUTE
 from simulator.program.fsdp import GATHER, REDUCE
 from simulator.program.host_memory import COPY_IN, COPY_OUT, CORES, HOST_TIER
 from simulator.program.swap import Swap
+from simulator.program.weaving import EXCHANGES
 
 _PASSES = {"forward": (("forward",), "leave"), "backward": (("recompute", "backward"), "come back")}
 """By name, the phases of a pass, and what tensors do in it."""
@@ -61,28 +63,32 @@ class Load:
         )
 
 
-def overloads(programs: Sequence[Sequence[Task]], swaps: Sequence[Swap]) -> list[str]:
-    """What stages with *programs* swap too much of in each pass of the first micro-batch: the worst of them."""
+def overloads(programs: Sequence[Sequence[Task]], swaps: Sequence[Swap], *, weaves: bool = False) -> list[str]:
+    """What stages with *programs*, which may have woven passes, swap too much of in each pass of the first micro-batch:
+    the worst of them.
+    """
     worst: dict[str, tuple[Load, Swap]] = {}
     for program, swap in zip(programs, swaps, strict=True):
-        for load in loads(program):
+        for load in loads(program, weaves=weaves):
             if load.name not in worst or load.hidden < worst[load.name][0].hidden:
                 worst[load.name] = load, swap
     return [load.told(swap) for load, swap in worst.values() if load.hidden < 1]
 
 
-def loads(program: Sequence[Task]) -> Iterator[Load]:
+def loads(program: Sequence[Task], *, weaves: bool = False) -> Iterator[Load]:
     """Of each pass in which anything travels."""
+    beside = _BESIDE | {EXCHANGES} if weaves else _BESIDE
+    every = [phase for phases, _ in _PASSES.values() for phase in phases]
     for name, (phases, _) in _PASSES.items():
-        tasks = [task for task in program if task.micro_batch == 0 and task.phase in phases]
-        copies = [task for task in tasks if _travels(task)]
+        tasks = [task for task in program if task.micro_batch == 0 and task.phase in (every if weaves else phases)]
+        copies = [task for task in tasks if _travels(task) and task.phase in phases]
         if copies:
-            yield _load(name, tasks, copies)
+            yield _load(name, tasks, copies, beside)
 
 
-def _load(name: str, tasks: Sequence[Task], copies: Sequence[Task]) -> Load:
+def _load(name: str, tasks: Sequence[Task], copies: Sequence[Task], beside: frozenset[str]) -> Load:
     layers = len({task.layer for task in tasks if task.layer >= 0})
-    work = [task for task in tasks if task.stream == COMPUTE or (task.collective and not _beside(task))]
+    work = [task for task in tasks if task.stream == COMPUTE or (task.collective and not _is_beside(task, beside))]
     work_s = sum(float(np.max(task.duration_ns)) for task in work) / 1e9
     moved = sum(float(np.max(task.collective.wire_bytes)) for task in copies if task.collective)
     asked, all_of_it = _busy_s(copies), _busy_s(tasks)
@@ -100,8 +106,8 @@ def _busy_s(tasks: Sequence[Task]) -> dict[str, float]:
     return found
 
 
-def _beside(task: Task) -> bool:
-    return task.stream in _BESIDE or task.stream.startswith(("pp_", "drive_"))
+def _is_beside(task: Task, beside: frozenset[str]) -> bool:
+    return task.stream in beside or task.stream.startswith(("pp_", "drive_"))
 
 
 def _travels(task: Task) -> bool:

@@ -12,7 +12,7 @@ token, such as rotary tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,6 +69,12 @@ class ActivationOffload:
 
     def enter_backward(self, tag: str) -> None:
         """Its backward pass is written from here on."""
+
+    def stay(self, micro_batch: int | None) -> None:
+        """The backward pass of *micro_batch* is woven into the next pass to be written."""
+
+    def moved(self, new: Mapping[int, int]) -> None:
+        """Tasks are at *new* positions."""
 
     def put(self, key: str, parcel: Parcel, held: tuple[str, ...]) -> None:
         """Copy *parcel* out behind the task written last, and free what is *held* of it on the card."""

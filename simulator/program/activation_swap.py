@@ -6,11 +6,16 @@ work, of which *in_flight* may begin before the copies are through: then compute
 backward pass of a layer begins, the tensors of the *prefetch* layers behind it are sent for; their memory is taken at
 once. What is still on the card when it is needed does not come back, it never left.
 
+Beside a backward pass that is woven into a forward pass, tensors of its micro-batch which have not left stay: it begins
+with them.
+
 Every wait is for a copy that was issued before, so that no two of them wait for each other: a schedule that asks too
 much of the link is slow, never stuck.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from simulator.program.activation_offload import SAVED, ActivationOffload, Parcel, on_host
 from simulator.program.emitter import Emitter
@@ -33,11 +38,23 @@ class ActivationSwap(ActivationOffload):
         self._coming: dict[str, int] = {}
         """Position of the copy back in, by key."""
         self._layer = ""
+        self._staying: int | None = None
+
+    def stay(self, micro_batch: int | None) -> None:
+        """Keep what of *micro_batch* has not left."""
+        self._staying = micro_batch
+
+    def moved(self, new: Mapping[int, int]) -> None:
+        """Find copies at their *new* positions."""
+        for positions in (self._out, self._coming):
+            positions.update((key, new.get(position, position)) for key, position in positions.items())
+        self._stash = {key: (new.get(position, position), held) for key, (position, held) in self._stash.items()}
 
     def enter_forward(self, tag: str) -> None:
         """What layers before the last few have sent is gone by now."""
         self._layer = tag
-        leaving = list(dict.fromkeys(self._layer_of(key) for key in self._stash))
+        layers = dict.fromkeys(self._layer_of(key) for key in self._stash)
+        leaving = [layer for layer in layers if not layer.startswith(f"{self._staying} ")]
         for layer in leaving[: len(leaving) - self._swap.in_flight]:
             for key in [key for key in self._stash if self._layer_of(key) == layer]:
                 self._evict(key)

@@ -120,14 +120,15 @@ class Emitter:
         awaited, self._awaited = self._awaited, ()
         return awaited
 
-    def reorder(self, first: int, positions: Sequence[int]) -> None:
-        """Put the tasks from *first* on in the order of *positions*."""
+    def reorder(self, first: int, positions: Sequence[int]) -> dict[int, int]:
+        """Put the tasks from *first* on in the order of *positions*. Returns where each is now."""
         new = {position: first + place for place, position in enumerate(positions)}
         moved = [self.tasks[position] for position in positions]
         for task in moved:
             task.deps = tuple(new.get(dep, dep) for dep in task.deps)
         self.tasks[first:] = moved
         self._awaited = tuple(new.get(dep, dep) for dep in self._awaited)
+        return new
 
     def holds(self, key: str) -> bool:
         """Whether *key* is allocated."""

@@ -117,19 +117,7 @@ class StageLowering:
         offload = self._offload(emitter)
         codes = [batch.code(emitter, offload) for batch in self.batches]
         writer = StageWriter(job, self._layout, codes, emitter, sharding, self._network)
-        ends: dict[int, int] = {}
-        first: int | None = None
-        for one in schedules()[job.schedule](self._number, job.mesh.pp, micro_batches, job.pipeline.chunks):
-            begins = len(emitter.tasks)
-            # What the first of a pair waits for last is no matter of the second, whose tasks come before that.
-            waits = () if first is None else emitter.wait_instead()
-            self._write(writer, one, beside=first is not None)
-            for position in waits:
-                emitter.await_(position)
-            if first is not None:
-                emitter.reorder(first, woven(emitter.tasks, first, begins))
-            first = begins if one.paired and job.weaves else None
-            ends[one.micro_batch] = emitter.last
+        ends = self._write_passes(writer, emitter, offload, micro_batches)
         birth = writer.update(partial(self._update, emitter))
         held, rebuilt = self._operators.held(), sharding.rebuilt(self._layout.resident)
         return StageProgram(
@@ -145,6 +133,30 @@ class StageLowering:
             unlike=len(self.batches),
             loads=self.batches[0].loads,
         )
+
+    def _write_passes(
+        self, writer: StageWriter, emitter: Emitter, offload: ActivationOffload | None, micro_batches: int
+    ) -> dict[int, int]:
+        """Write all passes, pairs of them woven; return where each micro-batch ends."""
+        job, ends = self._job, dict[int, int]()
+        passes = schedules()[job.schedule](self._number, job.mesh.pp, micro_batches, job.pipeline.chunks)
+        first: int | None = None
+        for number, one in enumerate(passes):
+            begins, pairs = len(emitter.tasks), one.paired and job.weaves
+            # What the first of a pair waits for last is no matter of the second, whose tasks come before that.
+            waits = () if first is None else emitter.wait_instead()
+            if offload is not None:
+                offload.stay(passes[number + 1].micro_batch if pairs else None)
+            self._write(writer, one, beside=first is not None)
+            for position in waits:
+                emitter.await_(position)
+            if first is not None:
+                moved = emitter.reorder(first, woven(emitter.tasks, first, begins))
+                if offload is not None:
+                    offload.moved(moved)
+            first = begins if pairs else None
+            ends[one.micro_batch] = emitter.last
+        return ends
 
     def _pace(self) -> npt.NDArray[np.float64] | None:
         """Of each behaviour; None where all nodes are sound."""
