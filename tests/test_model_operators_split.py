@@ -95,6 +95,17 @@ def test_the_input_is_gathered_again_for_the_gradients_of_weights_only() -> None
     }
 
 
+def test_pytorch_keeps_what_it_gathered_and_copies_around_each_transfer() -> None:
+    operators, whole = layer(Workload((T,), "compiled", tp=4)), 2 * T * D
+    gather, scatter = named(operators, "tp_gather", "tp_scatter")[:2]
+    assert gather.backward_collectives == (Collective("reduce_scatter", "tp", whole),)
+    for transfer in (gather, scatter):
+        assert [(k.kind, k.bytes) for k in transfer.forward + transfer.backward] == [("copy", 2 * whole)] * 2
+        # the tensor as the library has it, beside the copy
+        assert (transfer.workspace_bytes, transfer.backward_workspace_bytes) == (whole, whole)
+    assert {s.name: s.bytes for s in one(operators, "q_proj").saved} == {"mixer_input": whole}
+
+
 def test_without_sequence_parallelism_two_all_reduces_each_way() -> None:
     operators = layer(Workload((T,), tp=4, sequence_parallel=False))
     all_reduce = Collective("all_reduce", "tp", 2 * T * D)

@@ -202,6 +202,11 @@ class Workload:
         return ceil(self.tokens / self.tp)
 
     @property
+    def gathers_again(self) -> bool:
+        """Whether a tensor that tp ranks gathered is not kept, but gathered again for the gradient of weights."""
+        return self.execution == "fused"
+
+    @property
     def causal_pairs(self) -> float:
         """Query-key pairs of causal attention on this rank: L (L + 1) / 2 a sequence, shared evenly by the cp ranks.
 

@@ -9,7 +9,8 @@ from math import prod
 from simulator.engine.task import Allocation
 from simulator.model.architecture import GroupedAttention, Layer
 from simulator.model.operator import Kernel, Operator
-from simulator.model.operators.float8 import multiplies_in_float8, once_a_step
+from simulator.model.operators.float8 import multiplies_in_float8
+from simulator.model.operators.float8_casts import once_a_step
 from simulator.model.operators.layers import embedding_operators, listed_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import module_embedding, module_loss, module_parts
 from simulator.model.operators.vision import Segment, place_images, segments

@@ -1,10 +1,13 @@
 """Communication inside a layer, as operators without kernels: what the ranks that split it exchange.
 
 Tensor parallelism with sequence parallelism gathers tokens before a split part and scatters the sums behind it;
-without, it copies and all-reduces (Shoeybi et al., 2019; Korthikanti et al., 2022). A gathered input is not kept: the
-gradient of the weights gathers it again. Context parallelism gathers keys and values, in both passes; linear attention
-hands its state from rank to rank instead. Its other ways are in `head_exchange.py` and `ring_attention.py`. An axis of
-one rank communicates nothing.
+without, it copies and all-reduces (Shoeybi et al., 2019; Korthikanti et al., 2022). Megatron-LM keeps no gathered
+input: the gradient of the weights gathers it again. PyTorch's DTensor keeps it; its tokens stand behind the sequences
+of a micro-batch, and since the library joins and parts the first axis only, each gather is followed and each scatter
+preceded by a copy of the whole tensor (`all_gather_tensor` and `reduce_scatter_tensor` of functional collectives).
+
+Context parallelism gathers keys and values, in both passes; linear attention hands its state from rank to rank instead.
+Its other ways are in `head_exchange.py` and `ring_attention.py`. An axis of one rank communicates nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from simulator.model.operator import Collective, Operator, Workload
-from simulator.model.operators.lane import FP32_BYTES, Lane, own_lane, token_lane
+from simulator.model.operator import Collective, Kernel, Operator, Workload
+from simulator.model.operators.lane import FP32_BYTES, Lane, own_lane, pointwise, token_lane
 
 
 def enter(workload: Workload, width: float, weights: tuple[str, ...] = ()) -> Iterator[Operator]:
@@ -24,11 +27,14 @@ def enter(workload: Workload, width: float, weights: tuple[str, ...] = ()) -> It
     if not workload.sequence_parallel:
         yield Operator("tp_copy", (), backward_collectives=(Collective("all_reduce", "tp", moved),))
         return
-    again = (Collective("all_gather", "tp", moved, weights),) if weights else ()
+    again = (Collective("all_gather", "tp", moved, weights),) if weights and workload.gathers_again else ()
     yield Operator(
         "tp_gather",
-        (),
+        forward=_rearranged(workload, moved),
+        backward=_rearranged(workload, moved),
         output_bytes=moved,
+        workspace_bytes=_before_copy(workload, moved),
+        backward_workspace_bytes=_before_copy(workload, moved),
         forward_collectives=(Collective("all_gather", "tp", moved),),
         backward_collectives=(*again, Collective("reduce_scatter", "tp", moved)),
     )
@@ -44,11 +50,25 @@ def leave(workload: Workload, width: int) -> Iterator[Operator]:
         return
     yield Operator(
         "tp_scatter",
-        (),
+        forward=_rearranged(workload, moved),
+        backward=_rearranged(workload, moved),
         output_bytes=own,
+        workspace_bytes=_before_copy(workload, moved),
+        backward_workspace_bytes=_before_copy(workload, moved),
         forward_collectives=(Collective("reduce_scatter", "tp", moved),),
         backward_collectives=(Collective("all_gather", "tp", moved),),
     )
+
+
+def _rearranged(workload: Workload, moved: float) -> tuple[Kernel, ...]:
+    """DTensor's copy of the whole tensor, on one side of its transfer or the other: nothing runs beside either."""
+    kind = "cat" if workload.execution == "eager" else "copy"
+    return () if workload.execution == "fused" else (pointwise(2 * moved, kind=kind),)
+
+
+def _before_copy(workload: Workload, moved: float) -> float:
+    """What is there beside the copy, as the library has it."""
+    return 0.0 if workload.execution == "fused" else moved
 
 
 def gather_columns(workload: Workload, width: int) -> Iterator[Operator]:

@@ -85,8 +85,8 @@ def sent_lane(workload: Workload) -> Lane:
 
 
 def gathered_lane(workload: Workload) -> Lane:
-    """The rank's tokens where it reads what the tp ranks gathered and keeps its own part."""
-    return replace(token_lane(workload), kept=workload.own_tokens)
+    """The rank's tokens where it reads what the tp ranks gathered; it keeps its own part, or all of it."""
+    return replace(token_lane(workload), kept=workload.own_tokens if workload.gathers_again else None)
 
 
 def routed_lane(workload: Workload) -> Lane:
