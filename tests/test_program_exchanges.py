@@ -10,7 +10,6 @@ from simulator.parallel.folding import apart
 from simulator.parallel.mesh import Mesh
 from simulator.program.exchanges import exchanges, mixes_of
 from simulator.program.expert_load import layer_load, node_members, wire_rows
-from simulator.program.network import scale_up_domain
 from simulator.routing.coverage import Choice
 from simulator.shipped import shipped
 
@@ -88,7 +87,7 @@ def test_a_token_once_to_each_rank_asks_for_no_nodes():
 
 def test_cards_of_one_domain_need_not_divide_it():
     some = build_cluster("gb200-nvl72", "nvl72-rail-400g", 64, FOLDER)
-    assert scale_up_domain(some) == 64
+    assert some.scale_up_domain == 64
 
 
 def test_recorded_tokens_say_which_experts_go_together():

@@ -25,7 +25,7 @@ from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
 from simulator.forecast.swap_schedule import schedule
 from simulator.forecast.swapping import swap_problems, swappable, swaps_of
-from simulator.hardware.cluster import Cluster
+from simulator.hardware.cluster import Cluster, segmented
 from simulator.hardware.degraded import degrade
 from simulator.hardware.library import build_cluster, load_fabric, load_node
 from simulator.hardware.pooled import pooled
@@ -177,6 +177,10 @@ def _cluster(scenario: Scenario, folder: Path) -> Cluster:
         whole = build_cluster(asked.node, asked.fabric, asked.accelerators, folder)
     except ValueError as error:
         raise Refused([f"cluster.accelerators: {error}"]) from None
+    try:
+        whole = segmented(whole, asked.segment_nodes) if asked.segment_nodes else whole
+    except ValueError as error:
+        raise Refused([f"cluster.segment_nodes: {error}"]) from None
     try:
         left = degrade(whole, ill.links, ill.dead_rails, ill.slow_nodes) if (ill := asked.degraded) else whole
     except ValueError as error:

@@ -10,7 +10,6 @@ from simulator.model.architecture import Architecture, MixtureOfExperts
 from simulator.parallel.mesh import Mesh
 from simulator.program.exchanges import Way, exchanges
 from simulator.program.expert_load import node_members
-from simulator.program.network import scale_up_domain
 
 PLAIN = "all_to_all"
 """The way that goes with everything."""
@@ -30,7 +29,7 @@ def way_problems(
     """Why the way of that *name* does not go with *ep* x *etp* ranks of a group."""
     if name == PLAIN:
         return
-    way, where, domain = exchanges()[name], f"training.exchange: found {name}", scale_up_domain(cluster)
+    way, where, domain = exchanges()[name], f"training.exchange: found {name}", cluster.scale_up_domain
     parts = [layer.feed_forward for layer in architecture.moe_layers()]
     if any(isinstance(part, MixtureOfExperts) and part.zero_experts for part in parts):
         yield f"{where}, and some experts return their input unsent; allowed: {PLAIN}"

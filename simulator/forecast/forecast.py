@@ -108,6 +108,7 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
         "traffic": _traffic(step),
         "routing": _routing(job),
         **_images(scenario, job),
+        **_segments(job),
         **_swapped(job, step),
         "engine": {
             "events": step.events,
@@ -234,6 +235,15 @@ def _swapped(job: Job, step: SimulatedStep) -> dict[str, Any]:
     told = overloads([program.tasks for program in step.programs], swaps, weaves=job.weaves)
     named = [{"operators": dict(swap.host), "on_card": dict(swap.card)} for swap in job.swaps]
     return {"swap": (named[0] if len(named) == 1 else {"stages": named}) | {"overloads": told}}
+
+
+def _segments(job: Job) -> dict[str, Any]:
+    """What the job has of each scale-up domain, where it needs several and each spans nodes; nothing elsewhere."""
+    cluster, whole = job.cluster, job.cluster.node.scale_up.domain
+    if whole == cluster.node.accelerators or cluster.accelerators <= cluster.scale_up_domain:
+        return {}
+    used = cluster.scale_up_domain
+    return {"segments": {"nodes": used // cluster.node.accelerators, "accelerators": used, "of": whole}}
 
 
 def _images(scenario: Scenario, job: Job) -> dict[str, Any]:

@@ -49,6 +49,14 @@ class Cluster(Section):
         description="Scale-out fabric: a file of hardware_profiles/fabrics.", examples=["rail-fat-tree-400g"]
     )
     accelerators: Degree = Field(description="Accelerators in use.")
+    segment_nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None,
+        description=(
+            "Nodes in a row that lie in one scale-up domain, a rack of 72 say, as workload managers place them (Slurm: "
+            "--segment). Absent: the largest part of a domain, from half of it on, that shares the accelerators out "
+            "evenly, as 64 of each 72 do for 256."
+        ),
+    )
     degraded: Degraded | None = Field(None, description="Present: something of it is broken or slow.")
     memory_nodes: Annotated[int, Field(ge=0, le=100_000)] = Field(
         0,

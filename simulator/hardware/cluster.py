@@ -6,7 +6,7 @@ the slowest level is the bottleneck; :mod:`.graph` gives the links behind it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.fabric import Fabric, Tier
 from simulator.hardware.node import Nic, Node
+from simulator.hardware.segments import segment_accelerators
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -74,6 +75,12 @@ class Cluster:
         """Host memory of a node over the accelerators of the node that are in use."""
         return self.node.ddr.capacity.value / min(self.accelerators, self.node.accelerators)
 
+    @property
+    def scale_up_domain(self) -> int:
+        """Accelerators in use that reach each other over scale-up links."""
+        whole = max(level.size for level in self.levels if level.kind in SCALE_UP_KINDS)
+        return min(whole, self.accelerators)
+
     def pace(self, ranks: ArrayLike) -> npt.NDArray[np.float64]:
         """The share of a sound accelerator's pace at which each of *ranks* computes."""
         node = np.asarray(ranks) // self.node.accelerators
@@ -96,17 +103,19 @@ class Cluster:
 
 
 def assemble(node: Node, accelerator: Accelerator, fabric: Fabric, accelerators: int) -> Cluster:
-    """Put *accelerators* of them on *fabric*.
+    """Put *accelerators* of them on *fabric*, in segments as :mod:`.segments` has them.
 
     Raise :exc:`ValueError`, with the nearest counts that do exist, when the nodes would not be whole or too many.
     """
     _check(node, fabric, accelerators)
-    reached = []
-    for level in (*_scale_up(node), *_scale_out(node, fabric)):
-        reached.append(level)
-        if level.size >= accelerators:
-            break
-    return Cluster(node, accelerator, fabric, accelerators, tuple(reached))
+    levels = _levels(node, fabric, accelerators, segment_accelerators(node, accelerators, None))
+    return Cluster(node, accelerator, fabric, accelerators, levels)
+
+
+def segmented(cluster: Cluster, nodes: int) -> Cluster:
+    """*cluster* with so many nodes of each scale-up domain. Raise :exc:`ValueError` where there cannot be so many."""
+    used = segment_accelerators(cluster.node, cluster.accelerators, nodes)
+    return replace(cluster, levels=_levels(cluster.node, cluster.fabric, cluster.accelerators, used))
 
 
 def reach(node: Node, fabric: Fabric) -> int:
@@ -132,7 +141,17 @@ def _check(node: Node, fabric: Fabric, count: int) -> None:
         )
 
 
-def _scale_up(node: Node) -> list[Level]:
+def _levels(node: Node, fabric: Fabric, accelerators: int, domain: int) -> tuple[Level, ...]:
+    """Innermost first, up to the one that holds all; the scale-up links reach *domain* accelerators of the job."""
+    reached = []
+    for level in (*_scale_up(node, domain), *_scale_out(node, fabric, domain)):
+        reached.append(level)
+        if level.size >= accelerators:
+            break
+    return tuple(reached)
+
+
+def _scale_up(node: Node, domain: int) -> list[Level]:
     links = node.scale_up
     exchange = links.collectives.get("all_to_all")
     share = float(exchange.share_at(links.domain, links.domain, _LARGE_BYTES)) if exchange else 1.0
@@ -150,14 +169,13 @@ def _scale_up(node: Node) -> list[Level]:
     if beyond is None:
         return [inner]
     rate = beyond.bandwidth.value
-    return [inner, Level("super_node", "switch", links.domain, rate, rate, beyond.latency.value, share, share)]
+    return [inner, Level("super_node", "switch", domain, rate, rate, beyond.latency.value, share, share)]
 
 
-def _scale_out(node: Node, fabric: Fabric) -> list[Level]:
+def _scale_out(node: Node, fabric: Fabric, domain: int) -> list[Level]:
     if node.nic is None:
         return []
-    inner = node.scale_up.domain
-    tiers = [tier for tier in fabric.tiers if tier.nodes * node.accelerators > inner]
+    tiers = [tier for tier in fabric.tiers if tier.nodes * node.accelerators > domain]
     return [_tier_level(node, node.nic, fabric, tier) for tier in tiers]
 
 

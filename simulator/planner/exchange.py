@@ -16,7 +16,6 @@ from simulator.parallel.mesh import Mesh
 from simulator.planner.rings import fastest
 from simulator.program.exchanges import Mix, exchanges
 from simulator.program.expert_load import node_members
-from simulator.program.network import scale_up_domain
 
 
 class Exchange:
@@ -26,7 +25,7 @@ class Exchange:
         sizes = [level.size for level in cluster.levels]
         self._mesh = mesh
         self._way = way
-        self._domain = scale_up_domain(cluster)
+        self._domain = cluster.scale_up_domain
         self._levels = len(sizes)
         self._crossing: list[tuple[int, npt.NDArray[np.float64], float]] = []
         uneven = exchanges()[way].by_node and not node_members(mesh, self._domain)

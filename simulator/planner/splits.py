@@ -154,7 +154,7 @@ def enumerate_splits(
     layer; each data-parallel rank gets whole micro-batches, and a pipeline at least one a stage.
     """
     experts = _experts(architecture)
-    domain = cluster.node.scale_up.domain
+    domain = cluster.scale_up_domain
     cuts = [n for n in divisors(domain) if not split_problems(architecture, 1, 1, n)] if experts else [1]
     found: list[tuple[int, ...]] = []
     for tp, cp, pp in _model_splits(architecture, cluster, sequence_length, context):
@@ -205,7 +205,7 @@ def _model_splits(
 ) -> Iterator[tuple[int, int, int]]:
     cards, lengths = cluster.accelerators, (sequence_length,)
     for tp in divisors(cards):
-        if cluster.node.scale_up.domain % tp or split_problems(architecture, tp, 1, 1, lengths):
+        if cluster.scale_up_domain % tp or split_problems(architecture, tp, 1, 1, lengths):
             continue
         for cp in divisors(cards // tp):
             short = cp > 1 and sequence_length < cp * SHORTEST_PIECE

@@ -34,7 +34,7 @@ from simulator.program.job import Job
 from simulator.program.keeping import idle
 from simulator.program.layer_code import LayerCode, Rerun
 from simulator.program.layout import Layout
-from simulator.program.network import Network, scale_up_domain
+from simulator.program.network import Network
 from simulator.program.stage import ChunkCode, PredictionCode, StageCode
 from simulator.program.stage_operators import StageOperators
 from simulator.program.step import Pricer, Step
@@ -290,7 +290,7 @@ class BatchSteps:
 
 def expert_loads(job: Job, stage: int) -> dict[int, LayerLoad]:
     """Expert load of the stage's MoE layers, by layer index."""
-    (batch,), domain = job.micro_batches, scale_up_domain(job.cluster)
+    (batch,), domain = job.micro_batches, job.cluster.scale_up_domain
     numbers = {layer.index: number for number, layer in enumerate(job.architecture.moe_layers())}
     loads = {}
     modules = (layer for module in job.modules_of(stage) for layer in module)

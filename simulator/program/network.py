@@ -427,12 +427,6 @@ class Network:
         return collective.grade if collective else self._cluster.node.scale_up.bandwidth.grade
 
 
-def scale_up_domain(cluster: Cluster) -> int:
-    """Accelerators of the cluster that reach each other over scale-up links."""
-    whole = max(level.size for level in cluster.levels if level.kind in SCALE_UP_KINDS)
-    return min(whole, cluster.accelerators)
-
-
 def _slowest_of_group(seconds: Amounts, groups: npt.NDArray[np.int64]) -> Amounts:
     slowest = np.zeros(int(groups.max()) + 1)
     np.maximum.at(slowest, groups, seconds)

@@ -131,6 +131,9 @@ def _facts(summary: Mapping[str, Any]) -> Table:
     if images := summary.get("images"):
         mean, most, ratio = (images[name] for name in ("per_rank_mean", "per_rank_max", "rank_max_over_mean"))
         grid.add_row("images", f"{mean:.3g} a rank, {most} on the fullest: {ratio:.3g} x mean")
+    if part := summary.get("segments"):
+        used, whole = part["accelerators"], part["of"]
+        grid.add_row("segments", f"{part['nodes']} nodes: {used} of {whole} accelerators of a scale-up domain each")
     grid.add_row("based on", _provenance(summary["provenance"]))
     if summary.get("widest_inputs"):
         grid.add_row("least sure", ", ".join(summary["widest_inputs"]))
