@@ -124,6 +124,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         reshard_after_forward=bool(training.fsdp.reshard_after_forward),
         made_whole=training.fsdp.made == "whole",
         prefetch=training.fsdp.prefetch,
+        together=training.fsdp.micro_batches_per_gather,
         recompute=recompute_of(training),
         loss=training.loss,
         exchange=training.exchange,
@@ -136,7 +137,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         micro_batches=batches,
     )
     if training.swap == "auto":
-        return replace(job, swaps=schedule(job, swappable(architecture, training), micro_batches(scenario)))
+        return replace(job, swaps=schedule(job, swappable(architecture, training), passes(scenario)))
     return job
 
 
@@ -152,6 +153,11 @@ def micro_batches(scenario: Scenario) -> int:
     """Micro-batches of one step on each rank."""
     ranks = scenario.parallel.dp_replicate * scenario.parallel.dp_shard
     return scenario.training.global_batch_sequences // (ranks * scenario.training.micro_batch_sequences)
+
+
+def passes(scenario: Scenario) -> int:
+    """Micro-batches of one step on each rank, those that go through the layers together counted as one."""
+    return micro_batches(scenario) // scenario.training.fsdp.micro_batches_per_gather
 
 
 def find_architecture(name: str, folder: Path) -> Architecture:

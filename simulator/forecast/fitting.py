@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.documents import InvalidDocument
-from simulator.forecast.assembly import assemble_job, find_architecture, micro_batches
+from simulator.forecast.assembly import assemble_job, find_architecture, passes
 from simulator.forecast.errors import Refused
 from simulator.forecast.forecast import Progress, forecast, silent
 from simulator.forecast.memory import MemoryForecast, fits, remember
@@ -55,7 +55,7 @@ def held_at_most(scenario: Scenario, folder: Path) -> tuple[tuple[StageProgram, 
     """Programs of a step that holds as much as any: a round of micro-batches more than are held at once, beside the
     gradients of the first. And where they run: what `remember` and `fits` take.
     """
-    job, count = assemble_job(scenario, folder), micro_batches(scenario)
+    job, count = assemble_job(scenario, folder), passes(scenario)
     lowering = TrainingStep(job)
     shown = min(count, lowering.held_at_once(count) + lowering.round)
     return lowering.programs(shown), job.cluster, job.folding
@@ -116,6 +116,8 @@ def _settings(scenario: Scenario, folder: Path) -> Iterator[Change]:
         yield from _selective(scenario, folder)
     if training.recompute != "full":
         yield {"training.recompute": "full"}
+    if training.fsdp.micro_batches_per_gather > 1:
+        yield {"training.fsdp.micro_batches_per_gather": 1}
     if training.micro_batch_sequences > 1:
         yield {"training.micro_batch_sequences": 1}
     if training.lora is None and (training.optimizer.state_dtype != "bf16" or training.optimizer.master_weights):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.forecast.assembly import assemble_job, micro_batches
+from simulator.forecast.assembly import assemble_job, passes
 from simulator.forecast.attribution import attribute
 from simulator.forecast.campaign import campaign, usd_per_hour, verdict
 from simulator.forecast.checkpointing import pace_beside, storage
@@ -56,7 +56,7 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
     behaviours = job.folding.behaviours
     step = simulate(
         lowering,
-        micro_batches(scenario),
+        passes(scenario),
         behaviours=behaviours,
         apart=not fold,
         progress=lambda share: say("simulating", share),
@@ -90,7 +90,7 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
     parts, priced = _where_time_goes(job, step)
     step_s = step.step_ns / 1e9
     tokens = _tokens(job, step)
-    flops = model_flops(job) / job.mesh.pp * step.micro_batches
+    flops = model_flops(job) / job.mesh.pp * step.micro_batches * job.together
     peak = job.cluster.accelerator.peak_flops_per_s("bf16")
     return {
         "scenario": scenario.name,
@@ -105,7 +105,7 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
         "time": parts,
         "compute": _by_kind(priced, step),
         "cost": _cost(scenario, job, step_s, tokens),
-        "traffic": _traffic(step),
+        "traffic": _traffic(step, job.together),
         "routing": _routing(job),
         **_images(scenario, job),
         **_segments(job),
@@ -115,8 +115,8 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
             "tasks": sum(len(program.tasks) for program in step.programs),
             "classes": job.folding.behaviours * job.mesh.pp,
             "ranks": job.mesh.ranks,
-            "micro_batches": step.micro_batches,
-            "micro_batches_simulated": step.simulated,
+            "micro_batches": step.micro_batches * job.together,
+            "micro_batches_simulated": step.simulated * job.together,
         },
         "collectives": taken(task for program in step.programs for task in program.tasks),
         "provenance": _provenance(priced),
@@ -125,7 +125,7 @@ def _summary(scenario: Scenario, job: Job, step: SimulatedStep, memory: MemoryFo
 
 def _tokens(job: Job, step: SimulatedStep) -> float:
     """Tokens of a step over the whole job."""
-    return job.mean_tokens * job.mesh.data_parallel * step.micro_batches
+    return job.mean_tokens * job.mesh.data_parallel * step.micro_batches * job.together
 
 
 def _where_time_goes(job: Job, step: SimulatedStep) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
@@ -195,8 +195,8 @@ def _stored(job: Job, step: SimulatedStep) -> tuple[float, float]:
     return sum(owned) * job.mesh.stage_ranks / copies, max(owned)
 
 
-def _traffic(step: SimulatedStep) -> dict[str, float]:
-    """Bytes that the busiest rank sends in a mean micro-batch, by kind of collective."""
+def _traffic(step: SimulatedStep, together: int) -> dict[str, float]:
+    """Bytes that the busiest rank sends in a mean micro-batch, by kind of collective, where so many go *together*."""
     most: dict[str, float] = {}
     for program in step.programs:
         sent: dict[str, npt.NDArray[np.float64]] = {}
@@ -204,7 +204,7 @@ def _traffic(step: SimulatedStep) -> dict[str, float]:
             if task.collective is not None and task.micro_batch in step.typical:
                 sent[task.kind] = sent.get(task.kind, np.zeros(1)) + np.asarray(task.collective.wire_bytes)
         for kind, values in sent.items():
-            most[kind] = max(most.get(kind, 0.0), float(values.max()) / len(step.typical))
+            most[kind] = max(most.get(kind, 0.0), float(values.max()) / len(step.typical) / together)
     return {f"{kind}_bytes_per_micro_batch": value for kind, value in sorted(most.items())}
 
 

@@ -137,6 +137,13 @@ class Fsdp(Section):
         ),
     )
     prefetch: Annotated[int, Field(ge=0, le=8)] = Field(1, description="Layers gathered ahead in forward and backward.")
+    micro_batches_per_gather: Degree = Field(
+        1,
+        description=(
+            "Micro-batches that go through a layer one after the other between its gather and its release: chunks of "
+            "one that is as large, which is gathered for once (chunked micro-batch)."
+        ),
+    )
     reduce_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format in which gradients are summed.")
 
 

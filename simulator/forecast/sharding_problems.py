@@ -21,6 +21,7 @@ def sharding_problems(scenario: Scenario) -> Iterator[str]:
     yield from _megatron(training)
     yield from _post_forward(scenario)
     yield from _made_whole(scenario)
+    yield from _together(scenario)
     if zero in (0, 2) and training.float8 is not None:
         yield f"training.float8: casts of weights are not simulated under zero {zero}; allowed: zero 1 or 3"
     if zero == 0:
@@ -83,6 +84,28 @@ def _made_whole(scenario: Scenario) -> Iterator[str]:
         degree = getattr(scenario.parallel, axis)
         if degree > 1:
             yield f"{where} {axis}({degree}) splits the model before FSDP2 does; allowed: sharded, or {axis} 1"
+
+
+def _together(scenario: Scenario) -> Iterator[str]:
+    """Micro-batches that cannot share a gather."""
+    training, split, asked = scenario.training, scenario.parallel, scenario.training.fsdp.micro_batches_per_gather
+    if asked == 1:
+        return
+    where = f"training.fsdp.micro_batches_per_gather: found {asked}"
+    if training.zero != 3:
+        yield f"{where}, but zero {training.zero} gathers no layer for a micro-batch; allowed: 1, or zero 3"
+    if split.pp > 1:
+        yield f"{where}, but pipeline stages keep what they have gathered for all micro-batches; allowed: 1, or pp 1"
+    if training.images is not None:
+        yield f"{where}, and images of several micro-batches in one pass are not simulated; allowed: 1"
+    ranks = split.dp_replicate * split.dp_shard * training.micro_batch_sequences
+    count, rest = divmod(training.global_batch_sequences, ranks)
+    if not rest and count % asked:
+        near = [n for n in range(1, count + 1) if count % n == 0]
+        yield (
+            f"{where}, which does not divide the {count} micro-batches of a step; nearest: "
+            f"{min(near, key=lambda n: (abs(n - asked), -n))}"
+        )
 
 
 def _degrees(scenario: Scenario, system: str, other_data_axis: str) -> Iterator[str]:

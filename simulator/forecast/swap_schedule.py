@@ -64,10 +64,12 @@ def schedule(job: Job, names: Sequence[str], micro_batches: int) -> tuple[Swap, 
 
 
 def held_at_most(job: Job, stage: int, micro_batches: int) -> float:
-    """Micro-batches of so many that *stage* is between forward and backward pass of, at most and in all its layers."""
+    """Micro-batches that *stage* is between forward and backward pass of, at most and in all its layers, where a step
+    has so many of those that go together.
+    """
     chunks = job.pipeline.chunks
     passes = schedules()[job.schedule](stage, job.mesh.pp, micro_batches, chunks)
-    return sum(in_flight(passes)) / chunks
+    return job.together * sum(in_flight(passes)) / chunks
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,13 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         raise Refused(
             ["training.swap: bounds of splits do not know what it saves; leave it out, and try it on the best"]
         )
+    if scenario.training.fsdp.micro_batches_per_gather > 1:
+        raise Refused(
+            [
+                "training.fsdp.micro_batches_per_gather: bounds of splits count a gather for every micro-batch; leave "
+                "it out, and try it on the best"
+            ]
+        )
     scenario = for_any_sharding(scenario)
     job = job_of_any_split(scenario, folder)
     if len(job.micro_batches) > 1 or job.micro_batches[0].lengths:

@@ -62,6 +62,9 @@ class Job:
     made_whole: bool
     """Whether every rank has the model whole before FSDP2 shards it."""
     prefetch: int
+    together: int
+    """Micro-batches that go through each layer one after the other between its gather and its release; programs and
+    simulations of a step count so many as one."""
     recompute: Recompute
     loss: Variant
     exchange: str

@@ -59,6 +59,8 @@ class LayerCode:
         sent: Sent | None = None,
     ) -> None:
         self.keeps_input = keeps_input
+        self.uses = tuple(dict.fromkeys(name for step in steps for name in step.weights))
+        """The parameters that its operators use."""
         self._emitter = emitter
         self._steps = steps
         self._reruns = reruns

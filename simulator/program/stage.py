@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from simulator.engine.task import Allocation, Quantity, Task
+from simulator.model.operator import Kernel
 from simulator.program.batch import Batch
-from simulator.program.costs import Priced
+from simulator.program.costs import Costs, Priced
 from simulator.program.data_parallel import DataParallel
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.expert_load import LayerLoad
+from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.image_code import ImageCode
 from simulator.program.job import Job
 from simulator.program.layer_code import Later, LayerCode
 from simulator.program.layout import Layout
 from simulator.program.network import Network, Transfer
 from simulator.program.rebuilt import Rebuilt
+from simulator.program.unit import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,13 @@ class StageProgram:
     rebuilt: Rebuilt | None
     """What the second step makes anew."""
     micro_batch_ends: tuple[int, ...]
-    """Position of the last task of each micro-batch's backward pass."""
+    """Position of the last task of each micro-batch's backward pass; those that go together end as one."""
     first_rank: int
     """Global number of the stage's first rank."""
     layout: Layout
     unlike: int
-    """Micro-batches that are unlike; those after them are like the first ones again."""
+    """Micro-batches that are unlike, as many as go together counted as one; those after them are like the first ones
+    again."""
     loads: dict[int, LayerLoad]
     """Expert load of its MoE layers in the first micro-batch, by layer index."""
 
@@ -92,7 +96,11 @@ class StageCode:
 
 
 class StageWriter:
-    """Writes the passes of a stage, whose unlike micro-batches have *codes* in turn."""
+    """Writes the passes of a stage, whose unlike micro-batches have *codes* in turn.
+
+    A pass may be of several micro-batches, which go through each layer one after the other while its parameters are
+    gathered; autograd takes them back in the opposite order, and sums their gradients in place as they come.
+    """
 
     def __init__(
         self,
@@ -102,6 +110,7 @@ class StageWriter:
         emitter: Emitter,
         sharding: DataParallel,
         network: Network,
+        costs: Costs,
     ) -> None:
         self._job = job
         self._codes = codes
@@ -109,6 +118,7 @@ class StageWriter:
         self._emitter = emitter
         self._sharding = sharding
         self._network = network
+        self._costs = costs
         self._batch = Batch(job.batch, job.workload.sequence_lengths, emitter, network)
         self._units = layout.layers
         self._root = layout.root
@@ -121,73 +131,87 @@ class StageWriter:
             behind + n for n in range(len(self._code.layers) - len(layers))
         ]
 
-    def _begin(self, micro_batch: int, number: int) -> ChunkCode:
-        """Write *micro_batch* from here on, in the chunk of that *number*."""
-        self._emitter.micro_batch = micro_batch
-        self._code = self._codes[micro_batch % len(self._codes)]
+    def _begin(self, one: int, number: int) -> ChunkCode:
+        """Write the pass of number *one* from here on, in the chunk of that *number*."""
+        self._emitter.micro_batch = one
+        self._code = self._codes[one * self._job.together % len(self._codes)]
         return self._code.chunks[number]
 
-    def forward(self, micro_batch: int, number: int = 0) -> None:
-        """All layers of the chunk of that *number* forward, gathering ahead."""
-        emitter, sharding, chunk = self._emitter, self._sharding, self._begin(micro_batch, number)
+    def _micro_batches(self, number: int, *, back: bool = False) -> Iterator[tuple[int, ChunkCode]]:
+        """Those of the pass, the last one first on the way *back*, with the code of each for the chunk of *number*."""
+        first, together = self._emitter.micro_batch * self._job.together, range(self._job.together)
+        for ahead in reversed(together) if back else together:
+            self._code = self._codes[(first + ahead) % len(self._codes)]
+            yield first + ahead, self._code.chunks[number]
+
+    def forward(self, one: int, number: int = 0) -> None:
+        """All layers of the chunk of that *number* forward, gathering ahead, in the pass of number *one*."""
+        emitter, sharding, chunk = self._emitter, self._sharding, self._begin(one, number)
         with emitter.at(phase="forward"):
-            self._receive("forward", micro_batch, number)
+            self._receive("forward", one, number)
             first = chunk.embedding is not None or bool(chunk.predictions)
             self._batch.begin(first=first, last=chunk.loss is not None)
             if chunk.has_end:
                 sharding.unshard(self._root, keep_buffers=True)
-            self._encode(chunk, micro_batch)
+            self._encode(chunk, one)
             self._gather_ahead(chunk.places, -1, +1)
-            if chunk.embedding is not None:
-                chunk.embedding.forward(f"{micro_batch} embedding")
-            if chunk.images is not None:
-                chunk.images.place.forward(f"{micro_batch} images")
+            for micro_batch, code in self._micro_batches(number):
+                if code.embedding is not None:
+                    code.embedding.forward(f"{micro_batch} embedding")
+                if code.images is not None:
+                    code.images.place.forward(f"{micro_batch} images")
         for position, place in enumerate(chunk.places):
             with emitter.at(phase="forward", layer=self._layers[place]):
-                self._layer_forward(chunk, position, place, micro_batch)
+                self._layer_forward(number, position, place)
         with emitter.at(phase="forward"):
-            for ahead, prediction in enumerate(chunk.predictions):
-                prediction.loss.forward(f"{micro_batch} loss {ahead}")
-            if chunk.loss is not None:
-                chunk.loss.forward(f"{micro_batch} loss")
+            for micro_batch, code in self._micro_batches(number):
+                for ahead, prediction in enumerate(code.predictions):
+                    prediction.loss.forward(f"{micro_batch} loss {ahead}")
+                if code.loss is not None:
+                    code.loss.forward(f"{micro_batch} loss")
             self._batch.end()
             sharding.finish_forward()
-            self._send("forward", micro_batch, number)
+            self._send("forward", one, number)
 
-    def backward(self, micro_batch: int, number: int = 0, *, later: Later = "never") -> None:
+    def backward(self, one: int, number: int = 0, *, later: Later = "never") -> None:
         """All layers of a chunk backward, recomputed where asked for; matmuls for gradients of their weights may come
         *later*.
         """
-        emitter, sharding, chunk = self._emitter, self._sharding, self._begin(micro_batch, number)
+        emitter, sharding, chunk = self._emitter, self._sharding, self._begin(one, number)
         with emitter.at(phase="backward"):
-            self._receive("backward", micro_batch, number)
+            self._receive("backward", one, number)
             if chunk.has_end:
                 sharding.unshard(self._root, keep_buffers=False)
             self._gather_ahead(chunk.places, len(chunk.places), -1)
-            if chunk.loss is not None:
-                chunk.loss.backward(f"{micro_batch} loss", partial(sharding.gradients, self._root))
-            for ahead, prediction in reversed(list(enumerate(chunk.predictions))):
-                prediction.loss.backward(f"{micro_batch} loss {ahead}", partial(sharding.gradients, self._root))
+            for micro_batch, code in self._micro_batches(number, back=True):
+                if code.loss is not None:
+                    code.loss.backward(f"{micro_batch} loss", partial(sharding.gradients, self._root))
+                    self._add_up(micro_batch, self._root, code.loss)
+                for ahead, prediction in reversed(list(enumerate(code.predictions))):
+                    prediction.loss.backward(f"{micro_batch} loss {ahead}", partial(sharding.gradients, self._root))
         for position, place in reversed(list(enumerate(chunk.places))):
             with emitter.at(phase="backward", layer=self._layers[place]):
-                self._layer_backward(chunk, position, place, micro_batch, later=later)
+                self._layer_backward(number, position, place, later=later)
         with emitter.at(phase="backward"):
-            if chunk.embedding is not None:
-                chunk.embedding.backward(f"{micro_batch} embedding", partial(sharding.gradients, self._root))
-            self._encode_backward(chunk, micro_batch)
-            self._send("backward", micro_batch, number)
+            for micro_batch, code in self._micro_batches(number, back=True):
+                if code.embedding is not None:
+                    code.embedding.backward(f"{micro_batch} embedding", partial(sharding.gradients, self._root))
+                    if not (self._job.architecture.tied_embeddings or code.predictions):
+                        self._add_up(micro_batch, self._root, code.embedding)
+            self._encode_backward(chunk, one)
+            self._send("backward", one, number)
             if chunk.has_end:
                 sharding.reshard(self._root)
                 sharding.reduce(self._root)
             sharding.finish_backward()
 
-    def weights(self, micro_batch: int, number: int = 0) -> None:
+    def weights(self, one: int, number: int = 0) -> None:
         """The gradients of weights that a backward pass has left."""
-        emitter, chunk = self._emitter, self._begin(micro_batch, number)
+        emitter, chunk = self._emitter, self._begin(one, number)
         for place in reversed(chunk.places):
             unit = self._units[place]
             with emitter.at(phase="backward", layer=self._layers[place]):
-                self._code.layers[place].weights(f"{micro_batch} {unit.name}", partial(self._sharding.gradients, unit))
+                self._code.layers[place].weights(f"{one} {unit.name}", partial(self._sharding.gradients, unit))
 
     def update(self, write: Callable[[], None]) -> int:
         """Update the parameters, as *write* does, once every gradient is reduced. Returns where that begins."""
@@ -199,6 +223,16 @@ class StageWriter:
             write()
             self._sharding.after_update()
         return begins
+
+    def _add_up(self, micro_batch: int, unit: Unit, code: LayerCode) -> None:
+        """Add the gradients of the weights of *unit* that *code* uses to those of the micro-batches of the pass that
+        were before *micro_batch*: both are read and one is written, in bf16.
+        """
+        trained = [unit.trained[name][1] for name in code.uses if name in unit.trained]
+        if (micro_batch + 1) % self._job.together and sum(trained):
+            traffic = 3.0 * COMPUTE_BYTES * sum(trained)
+            adding = self._costs.price(Kernel("elementwise", 0.0, traffic, launches=len(trained)))
+            self._emitter.compute("add gradients", "elementwise", adding)
 
     def _encode(self, chunk: ChunkCode, micro_batch: int) -> None:
         """The images through the vision tower, which is gathered as one unit."""
@@ -226,30 +260,31 @@ class StageWriter:
             position = self._emitter.transfer("copied gradients", "tp", transfer.kind, transfer, deps=deps)
             self._emitter.await_(position)
 
-    def _layer_forward(self, chunk: ChunkCode, position: int, place: int, micro_batch: int) -> None:
-        """The layer at a *place* of the stage, which is at a *position* of the *chunk*."""
-        sharding, unit, prediction = self._sharding, self._units[place], chunk.prediction(place)
+    def _layer_forward(self, number: int, position: int, place: int) -> None:
+        """The layer at a *place* of the stage, which is at a *position* of the chunk of that *number*."""
+        sharding, unit = self._sharding, self._units[place]
         sharding.unshard(unit, keep_buffers=True)
-        self._gather_ahead(chunk.places, position, +1)
-        tag = f"{micro_batch} {unit.name}"
-        if prediction is not None:
-            prediction.embedding.forward(f"{tag} embedding")
-        self._code.layers[place].forward(tag, first=self._kept_inputs(place, tag))
+        self._gather_ahead(self._code.chunks[number].places, position, +1)
+        for micro_batch, chunk in self._micro_batches(number):
+            tag, prediction = f"{micro_batch} {unit.name}", chunk.prediction(place)
+            if prediction is not None:
+                prediction.embedding.forward(f"{tag} embedding")
+            self._code.layers[place].forward(tag, first=self._kept_inputs(place, tag))
         if self._job.reshard_after_forward:
             sharding.reshard(unit)
 
-    def _layer_backward(
-        self, chunk: ChunkCode, position: int, place: int, micro_batch: int, *, later: Later = "never"
-    ) -> None:
-        sharding, unit, prediction = self._sharding, self._units[place], chunk.prediction(place)
-        tag = f"{micro_batch} {unit.name}"
+    def _layer_backward(self, number: int, position: int, place: int, *, later: Later = "never") -> None:
+        sharding, unit = self._sharding, self._units[place]
         if self._job.reshard_after_forward:
             sharding.unshard(unit, keep_buffers=False)
-            self._gather_ahead(chunk.places, position, -1)
-        self._code.layers[place].backward(tag, partial(sharding.gradients, unit), later=later)
-        if prediction is not None:
-            prediction.embedding.backward(f"{tag} embedding", partial(sharding.gradients, self._root))
-        self._emitter.release(*(item.key for item in self._kept_inputs(place, tag)))
+            self._gather_ahead(self._code.chunks[number].places, position, -1)
+        for micro_batch, chunk in self._micro_batches(number, back=True):
+            tag, prediction = f"{micro_batch} {unit.name}", chunk.prediction(place)
+            self._code.layers[place].backward(tag, partial(sharding.gradients, unit), later=later)
+            if prediction is not None:
+                prediction.embedding.backward(f"{tag} embedding", partial(sharding.gradients, self._root))
+            self._emitter.release(*(item.key for item in self._kept_inputs(place, tag)))
+            self._add_up(micro_batch, unit, self._code.layers[place])
         sharding.reshard(unit)
         sharding.reduce(unit)
 

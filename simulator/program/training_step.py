@@ -58,7 +58,7 @@ class TrainingStep:
     @property
     def unlike(self) -> int:
         """Micro-batches that are unlike: a step goes through them in turn."""
-        return len(self._job.micro_batches)
+        return unlike(self._job)
 
     def layer_steps(self, stage: int) -> list[LayerSteps]:
         """The priced layers of *stage* in the first of the unlike micro-batches."""
@@ -67,6 +67,11 @@ class TrainingStep:
     def programs(self, micro_batches: int) -> tuple[StageProgram, ...]:
         """The step with *micro_batches* of them, a program for each stage."""
         return tuple(stage.program(micro_batches) for stage in self.lowered)
+
+
+def unlike(job: Job) -> int:
+    """Micro-batches that are unlike, those that go together counted as one."""
+    return lcm(len(job.micro_batches), job.together) // job.together
 
 
 class StageLowering:
@@ -116,7 +121,7 @@ class StageLowering:
         )
         offload = self._offload(emitter)
         codes = [batch.code(emitter, offload) for batch in self.batches]
-        writer = StageWriter(job, self._layout, codes, emitter, sharding, self._network)
+        writer = StageWriter(job, self._layout, codes, emitter, sharding, self._network, self._costs)
         ends = self._write_passes(writer, emitter, offload, micro_batches)
         birth = writer.update(partial(self._update, emitter))
         held, rebuilt = self._operators.held(), sharding.rebuilt(self._layout.resident)
@@ -130,7 +135,7 @@ class StageLowering:
             micro_batch_ends=tuple(ends[m] for m in sorted(ends)),
             first_rank=self._number * job.mesh.stage_ranks,
             layout=self._layout,
-            unlike=len(self.batches),
+            unlike=unlike(job),
             loads=self.batches[0].loads,
         )
 
