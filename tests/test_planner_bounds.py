@@ -60,6 +60,18 @@ VARIANTS = {
         "seeing-mixture",
         "training.images={height: 256, width: 256, synthetic: {mean: 6, sigma: 0.8}, frozen: [tower]}",
     ),
+    "dense, transfers beside matmuls, compiled": (
+        "dense",
+        "training.overlap_tensor_parallel=true",
+        "training.execution=compiled",
+    ),
+    "dense, transfers beside matmuls, fused": ("dense", "training.overlap_tensor_parallel=true"),
+    "mixture, transfers beside matmuls, fp8": (
+        "mixture",
+        "training.overlap_tensor_parallel=true",
+        "training.execution=compiled",
+        "training.float8={recipe: tensorwise}",
+    ),
     "dense, every second layer": ("dense", "training.recompute={every: 2}"),
     "dense, alternate matmuls": (
         "dense",

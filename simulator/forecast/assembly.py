@@ -25,6 +25,7 @@ from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
 from simulator.forecast.swap_schedule import schedule
 from simulator.forecast.swapping import swap_problems, swappable, swaps_of
+from simulator.forecast.tensor_overlap import tensor_overlap_problems
 from simulator.hardware.cluster import Cluster, segmented
 from simulator.hardware.degraded import degrade
 from simulator.hardware.library import build_cluster, load_fabric, load_node
@@ -71,7 +72,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     problems = refused or [
         *_problems(scenario, architecture),
         *attention_problems(scenario, architecture, cluster.accelerator),
-        *exchange_problems(scenario, architecture, cluster),
+        *_transfer_problems(scenario, architecture, cluster),
         *_accumulation_problems(scenario, architecture),
         *float8_problems(scenario, architecture, cluster.accelerator),
         *node_problems(
@@ -92,6 +93,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         core_kernels=training.core_kernels,
         dropout=training.dropout,
         sequence_parallel=training.sequence_parallel,
+        overlap=training.overlap_tensor_parallel,
         float8=float8(scenario),
         tp=split.tp,
         cp=split.cp,
@@ -139,6 +141,11 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     if training.swap == "auto":
         return replace(job, swaps=schedule(job, swappable(architecture, training), passes(scenario)))
     return job
+
+
+def _transfer_problems(scenario: Scenario, architecture: Architecture, cluster: Cluster) -> Iterator[str]:
+    yield from exchange_problems(scenario, architecture, cluster)
+    yield from tensor_overlap_problems(scenario, architecture, cluster)
 
 
 def _accumulation_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:

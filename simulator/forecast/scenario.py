@@ -373,6 +373,14 @@ class Training(Section):
     delay_weight_gradients: bool = Field(
         False, description="With that: gradients of weights beside exchanges, too (delay_wgrad_compute)."
     )
+    overlap_tensor_parallel: bool = Field(
+        False,
+        description=(
+            "Gathers and scatters among tp ranks in parts beside the matmuls that they feed or empty. compiled: "
+            "PyTorch's asynchronous tensor parallelism (torchtitan's enable_async_tensor_parallel); fused, zero 1: "
+            "Transformer Engine's user buffers (Megatron-LM's tp_comm_overlap)."
+        ),
+    )
     sequence_parallel: bool = Field(
         True, description="With tp: norms and residuals on a share of the tokens; False: on all, with all-reduces."
     )

@@ -88,6 +88,8 @@ class Collective:
     hop. Per routed row where the operator's rows are."""
     weights: tuple[str, ...] = ()
     """Not empty: needed only for the gradients of these weights, so that it is left out where none is trained."""
+    units: int | None = None
+    """Compute units that it runs on, none for copy engines; None: the library's channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,16 @@ class Operator:
     forward_beside: tuple[Collective, ...] = ()
     """The first runs beside the first forward kernel, and so on; the next kernel waits for both."""
     backward_beside: tuple[Collective, ...] = ()
+    parts: int = 1
+    """Parts of the rows, forward, whose products run beside transfers of other parts: its collective is of one."""
+    own_part: bool = False
+    """Whether a rank has or keeps one of those parts, so that it is not sent."""
+    parts_back: int = 1
+    own_part_back: bool = False
+    """The same of the gradients of inputs."""
+    beside_gradients: tuple[Collective, ...] = ()
+    """Of a product: the last moves the gradient of its input beside the gradient of its weights; one before that brings
+    what the latter reads, beside the former."""
     gradient_in_place: bool = False
     """The gradient of its input overwrites the tensor that it saves."""
 
@@ -172,6 +184,8 @@ class Workload:
     """Whether the hand-fused stack is Megatron-LM's on Transformer Engine: what runs where stacks differ."""
     padded_experts: bool = False
     """Whether every expert takes as many rows from every rank, whatever the router chose."""
+    overlap: bool = False
+    """Whether transfers between tp ranks run beside products, where the stack can."""
     sequence_parallel: bool = True
     """With tp > 1: norms, residuals and routers run on tokens / tp, between a gather and a scatter around each split
     part (Korthikanti et al., 2022); False: on all tokens, with all-reduces in their place."""
@@ -200,6 +214,11 @@ class Workload:
     def sent_tokens(self) -> int:
         """Tokens that this rank sends to experts: its share of those that the tp ranks have in common."""
         return ceil(self.tokens / self.tp)
+
+    @property
+    def overlaps_tensor_parallel(self) -> bool:
+        """Whether transfers between tp ranks run beside products: compiled layers, or Transformer Engine's."""
+        return self.overlap and self.tp > 1 and (self.execution == "compiled" or self.megatron)
 
     @property
     def gathers_again(self) -> bool:

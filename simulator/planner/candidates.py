@@ -15,6 +15,7 @@ from simulator.forecast.fitting import changed
 from simulator.forecast.float8 import gathers_as_megatron
 from simulator.forecast.offloading import offload_of
 from simulator.forecast.scenario import Scenario, Training
+from simulator.forecast.tensor_overlap import knows_overlap
 from simulator.planner.splits import (
     NO_OVERLAP,
     OVERLAP,
@@ -63,14 +64,22 @@ def job_of_any_split(scenario: Scenario, folder: Path) -> Job:
     batch = max(2, -(-training.global_batch_sequences // cards)) * cards
     whole = settings_of(Split(1, cards, 1, 1, 1, 1, 1, training.zero, OWN, 1), training)
     job = assemble_job(changed(scenario, whole | {"training.global_batch_sequences": batch}), folder)
-    return replace(job, exchange_parts=training.exchange_parts)
+    workload = replace(job.workload, overlap=training.overlap_tensor_parallel)
+    return replace(job, exchange_parts=training.exchange_parts, workload=workload)
 
 
 def settings_of(split: Split, training: Training) -> dict[str, Any]:
-    """Values by path that make a scenario with *training* one of *split*: rows go whole where parts cannot."""
+    """Values by path that make a scenario with *training* one of *split*: rows go whole where parts cannot, and
+    transfers among tp ranks run alone where there are none to run beside products.
+    """
     megatron = training.execution == "fused" and split.zero == 1
     whole = split.ep == 1 or split.etp > 1 or split.overlap != NO_OVERLAP or megatron
-    return split.settings() | ({"training.exchange_parts": 1} if training.exchange_parts > 1 and whole else {})
+    alone = split.tp == 1 or not knows_overlap(training.execution, split.zero)
+    return (
+        split.settings()
+        | ({"training.exchange_parts": 1} if training.exchange_parts > 1 and whole else {})
+        | ({"training.overlap_tensor_parallel": False} if training.overlap_tensor_parallel and alone else {})
+    )
 
 
 def _keeps_way(training: Training) -> bool:

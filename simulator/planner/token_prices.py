@@ -20,11 +20,12 @@ from simulator.model.parameters import embedding_parameters, head_parameters
 from simulator.model.recompute import WHOLE, LayerPlan, Recompute
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.sharding import Adapter
-from simulator.planner.passes import COMPUTE, CONTEXT, PARTS, Passes
+from simulator.planner.passes import COMPUTE, PARTS, Passes
 from simulator.planner.places import places
 from simulator.planner.pricing import Pricing, Steps, is_loose, reruns
+from simulator.program.costs import Priced
 from simulator.program.network import Transfer
-from simulator.program.step import Round, Step
+from simulator.program.step import Ring, Round, Step
 
 Seconds = npt.NDArray[np.float64]
 _OF_AXIS = {"tp": 1, "etp": 1, "cp": 2, "ep": 3}
@@ -131,10 +132,11 @@ def _summed(
     for number, step in enumerate(steps):
         if step is None:
             continue
-        ahead = _parts(step.forward.duration_ns, step.moves) + _in_rounds(step.rounds)
+        ahead = _one_way(step.forward, step.moves, step.ring) + _in_rounds(step.rounds)
         forward += ahead
         again += ahead if reruns(plan, number) and (number < last or not plan.stops_early) else 0.0
-        backward += _parts(step.backward.duration_ns, step.moves_back) + _in_rounds(step.rounds_back)
+        back = _with_gradients(step) if step.beside else _one_way(step.backward, step.moves_back, step.ring_back)
+        backward += back + _in_rounds(step.rounds_back)
         saved += _total(step.saved.tensors) + (_total([step.output_bytes]) if is_loose(plan, number) else 0.0)
         restored += _total(step.restored.tensors)
     for copy in copies:
@@ -155,14 +157,30 @@ def _parts(compute_ns: int | npt.NDArray[np.int64], moves: Iterable[Transfer]) -
     return parts
 
 
+def _one_way(priced: Priced, moves: Iterable[Transfer], ring: Ring | None) -> Seconds:
+    """One direction; of one in parts the products, which may hide all transfers."""
+    if ring is None:
+        return _parts(priced.duration_ns, moves)
+    return _parts(priced.duration_ns + ring.parts * ring.each.duration_ns, ())
+
+
 def _in_rounds(rounds: Iterable[Round]) -> Seconds:
     """Kernels, and what the transfers beside them take longer."""
     parts = np.zeros(len(PARTS))
     for one in rounds:
         work_s = float(np.max(one.compute.duration_ns)) / 1e9
         parts[COMPUTE] += work_s
-        parts[CONTEXT] += max(0.0, transfer_s(one.move) - work_s)
+        if one.move is not None:
+            parts[_OF_AXIS[one.move.collective.communicator]] += max(0.0, transfer_s(one.move) - work_s)
     return parts
+
+
+def _with_gradients(step: Step) -> Seconds:
+    """The same of a backward pass in two with a transfer beside each."""
+    assert step.parted is not None
+    assert step.beside is not None
+    rounds = Round(step.parted.inputs, step.beside.inputs), Round(step.parted.weights, step.beside.weights)
+    return _in_rounds(rounds)
 
 
 def transfer_s(transfer: Transfer | None) -> float:

@@ -21,11 +21,10 @@ from simulator.program.costs import Priced
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.keeping import Keeping
 from simulator.program.network import Transfer
-from simulator.program.parts_in_turn import PartsInTurn
+from simulator.program.parts_in_turn import STREAMS, PartsInTurn
+from simulator.program.ring_code import RingCode
 from simulator.program.step import Round, Step
 
-STREAMS = {"ep": "all_to_all", "etp": "tp"}
-"""Stream of a communicator's transfers where it has not its own name."""
 Later = Literal["never", "beside exchanges", "in a pass"]
 """When matmuls for gradients of weights come: at once, beside the layer's next exchange, in a pass of their own."""
 Gradients = Callable[[tuple[str, ...]], list[Allocation]]
@@ -71,6 +70,7 @@ class LayerCode:
         self._backward_scratch = [_temporaries(step, step.backward_workspace_bytes) for step in steps]
         self._waiting: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
         self._parts = PartsInTurn(emitter)
+        self._ring = RingCode(emitter)
 
     def forward(self, tag: str, *, first: Iterable[Allocation] = ()) -> None:
         """Write the forward pass, with what autograd keeps of it. The first task also takes *first*."""
@@ -101,8 +101,9 @@ class LayerCode:
             for key in (_input(tag), *(_result(tag, number) for number in sorted(self._loose))):
                 self._sent.offload.fetch(key)
         for number in reversed(range(len(self._steps))):
-            self._run_again(tag, number)
             step = self._steps[number]
+            self._ring.close(step.ring_back)
+            self._run_again(tag, number)
             if self._sent is not None:
                 self._sent.offload.fetch(_saved(tag, number))
             parted = step.parted if later != "never" else None
@@ -113,7 +114,10 @@ class LayerCode:
             made = [] if parted else gradients(step.weights)
             takes = [*made, *(() if step.gradient_in_place else (gradient,)), scratch]
             takes = self._go_round(step, step.rounds_back, takes)
-            self._run(step, parted.inputs if parted else step.backward, step.moves_back, takes, meanwhile=fill)
+            if step.ring_back is not None or step.beside is not None:
+                self._ring.backward(step, takes, later=later != "never")
+            else:
+                self._run(step, parted.inputs if parted else step.backward, step.moves_back, takes, meanwhile=fill)
             self._free(*(item.key for item in made if item.kind == "workspace"))
             saved = self._used_up(tag, number)
             if parted:
@@ -222,6 +226,7 @@ class LayerCode:
             done = () if holds or keeping.hands_over(number) else (output.key,)
         self._free(*done)
         self._parts.end()
+        self._ring.close()
 
     def _put_back(self, tag: str, rerun: Rerun, restore: Step) -> None:
         """Copy what was made again to where its readers look for it; both are there for a while."""
@@ -238,8 +243,12 @@ class LayerCode:
         """Run one operator forward, and free what was only there for it to read: *done*."""
         step = self._steps[number]
         scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._scratch[number])
+        self._ring.close(step.ring)
         takes = self._go_round(step, step.rounds, [*takes, scratch])
-        self._run(step, step.forward, step.moves, takes, counts=step.counts)
+        if step.ring is not None:
+            self._ring.forward(step, step.ring, takes)
+        else:
+            self._run(step, step.forward, step.moves, takes, counts=step.counts)
         self._free(scratch.key, *done)
 
     def _run(
@@ -255,7 +264,10 @@ class LayerCode:
         """Write one direction of a step; *meanwhile* writes what runs beside its transfers."""
         emitter = self._emitter
         if step.parts > 1 and (self._parts.open or not step.communicates):
-            self._parts.write(step, priced, moves, takes)
+            if moves:
+                self._parts.bring_home(step, step.parts, moves[0], takes)
+            else:
+                self._parts.write(step, step.parts, priced, takes)
             return
         if not step.communicates:
             emitter.compute(step.name, step.kind, priced, allocates=takes)
@@ -270,7 +282,7 @@ class LayerCode:
             deps = (emitter.transfer(f"{step.name} counts", STREAMS["ep"], counts.kind, counts, deps=deps),)
             emitter.block_host()
         if step.parts > 1 and moves:
-            self._parts.begin(step, moves[0], deps, takes)
+            self._parts.begin(step, step.parts, moves[0], deps, takes)
             return
         for move in moves:
             stream = STREAMS.get(move.collective.communicator, move.collective.communicator)

@@ -61,7 +61,7 @@ class Network:
         self._cluster = cluster
         self._placement = placement
         self._mesh = mesh
-        self._known: dict[tuple[str, str, float], Transfer | None] = {}
+        self._known: dict[tuple[str, str, int | None, float], Transfer | None] = {}
         self._counts: dict[tuple[str, int, Way], Transfer | None] = {}
 
     def ring(self, operation: Operation, axis: str, gathered_bytes: float | Amounts) -> Transfer | None:
@@ -221,12 +221,19 @@ class Network:
         """
         if isinstance(size, np.ndarray):
             return self._collective(asked, size)
-        key = (asked.operation, asked.axis, size)
+        key = (asked.operation, asked.axis, asked.units, size)
         if key not in self._known:
             self._known[key] = self._collective(asked, size)
         return self._known[key]
 
     def _collective(self, asked: LayerCollective, size: float | Amounts) -> Transfer | None:
+        found = self._by_library(asked, size)
+        if found is None or asked.units is None:
+            return found
+        taken = share_of_units(self._cluster, asked.units) if asked.units else 0.0
+        return replace(found, collective=replace(found.collective, compute_taken=taken))
+
+    def _by_library(self, asked: LayerCollective, size: float | Amounts) -> Transfer | None:
         if asked.operation == "all_to_all":
             return self._even_exchange(asked.axis, size)
         if asked.operation == "send" or asked.operation == "relay":

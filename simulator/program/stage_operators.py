@@ -13,6 +13,7 @@ from simulator.model.operators.float8 import multiplies_in_float8
 from simulator.model.operators.float8_casts import once_a_step
 from simulator.model.operators.layers import embedding_operators, listed_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import module_embedding, module_loss, module_parts
+from simulator.model.operators.overlapped_tensor_parallel import buffer_bytes
 from simulator.model.operators.vision import Segment, place_images, segments
 from simulator.model.recompute import LayerPlan, Recompute, plan_layer
 from simulator.model.split import share
@@ -26,6 +27,8 @@ from simulator.program.unit import Unit
 
 _EXPERT_STREAMS = 4
 """Streams of Transformer Engine's grouped matmuls."""
+_OVERLAP_STREAMS = 3
+"""Streams of its products beside transfers, each with a workspace."""
 
 
 class StageOperators:
@@ -118,6 +121,7 @@ class StageOperators:
         return [
             *self._unread_gradients(),
             *self._gather_buffer(),
+            *self._overlap_buffers(),
             *self._float8_copies(),
             *self._matmul_workspaces(),
             *self._exchange_buffer(),
@@ -148,6 +152,14 @@ class StageOperators:
         size = gather_buffer_bytes(workload, self._job.architecture.hidden)
         return [allocation("resident.gather buffer", "communication buffers", size)]
 
+    def _overlap_buffers(self) -> list[Allocation]:
+        """What transfers beside products go through, one for all layers."""
+        workload = self._job.workload
+        if not workload.overlaps_tensor_parallel:
+            return []
+        size = buffer_bytes(workload, self._job.architecture.hidden)
+        return [allocation("resident.overlap buffers", "communication buffers", size)]
+
     def _exchange_buffer(self) -> list[Allocation]:
         """What the exchange of rows keeps, one for all layers."""
         job, slots = self._job, self._job.expert_slots
@@ -164,7 +176,8 @@ class StageOperators:
         the matmuls of experts have one each (`get_cublas_workspace`).
         """
         streams = _EXPERT_STREAMS if self._job.per_expert and self._job.routing is not None else 0
-        handles = 1 + streams + 2 * self._last if self._engine else 2
+        engine = _OVERLAP_STREAMS if self._job.workload.overlaps_tensor_parallel else 1
+        handles = engine + streams + 2 * self._last if self._engine else 2
         size = self._job.cluster.accelerator.matmul_workspace_bytes
         return [tensors("resident.matmul workspaces", "workspace", [size] * handles)] if size else []
 

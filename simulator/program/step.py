@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
 from simulator.engine.task import Quantity
-from simulator.model.operator import Kernel, Operator, Saved
+from simulator.hardware.curve import number_format
+from simulator.model.operator import Collective, Kernel, Operator, Saved
 from simulator.parallel.sharding import Adapter
 from simulator.program.costs import Costs, Priced, adapters_of
 from simulator.program.expert_load import LayerLoad
@@ -50,6 +52,27 @@ class Parted:
 
 
 @dataclass(frozen=True, slots=True)
+class Ring:
+    """One direction of an operator in parts, whose products run beside transfers of other parts."""
+
+    parts: int
+    own: bool
+    """Whether a rank has or keeps one of them, so that it is not sent."""
+    each: Priced
+    """The products of one part; nothing where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Transfers beside a backward pass in two."""
+
+    inputs: Transfer | None
+    """Brings what the gradients of weights read, beside the gradient of the input."""
+    weights: Transfer
+    """Moves the gradient of the input, beside the gradients of weights."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One operator of the layer, priced."""
 
@@ -86,6 +109,14 @@ class Step:
     """Parts of its rows that are exchanged and computed one after the other: kernels and transfers are those of one."""
     parted: Parted | None = None
     """Its backward pass, where the gradients of its weights are matmuls."""
+    beside: Beside | None = None
+    """What runs beside the two parts of that."""
+    ring: Ring | None = None
+    """Its products, or its transfer, forward in parts: `forward` is what comes before, a transfer is of one part."""
+    ring_back: Ring | None = None
+    """The same of the gradients of inputs: of `backward` and, where it is in two, of the first of them."""
+    home: bool = False
+    """Whether its transfer forward is of what products before it made."""
 
     def in_parts(self, parts: int, part: Step) -> Step:
         """The same in so many *parts*, priced as one *part*."""
@@ -142,12 +173,17 @@ class Pricer:
         rows = load.rows if load is not None else None
         per_row = _per_row(operator, load)
         rounds, rounds_back = self._rounds(operator, back=False), self._rounds(operator, back=True)
-        rest = operator
-        if rounds or rounds_back:
-            forward, backward = operator.forward[len(rounds) :], operator.backward[len(rounds_back) :]
-            rest = replace(operator, forward=forward, backward=backward)
+        forward, each = _in_parts(operator.forward[len(rounds) :], operator.parts)
+        backward, each_back = _in_parts(operator.backward[len(rounds_back) :], operator.parts_back)
+        rest = replace(operator, forward=forward, backward=backward)
+        part = self._costs.forward(replace(operator, forward=each), (), self._tokens, rows)
+        part_back, _ = self._costs.backward_parts(
+            replace(operator, backward=each_back), (), self._tokens, rows, trained=False
+        )
         inputs, weights = self._costs.backward_parts(rest, carried, self._tokens, rows, trained=self._all_trained)
         multiplies = any(kernel.kind in MATMULS for kernel in operator.backward_weight)
+        parted = Parted(inputs, weights) if weights is not None and multiplies else None
+        beside = self._collectives(operator.beside_gradients, adapters)
         return Step(
             name=operator.name,
             kind=_kind(operator),
@@ -161,15 +197,22 @@ class Pricer:
             output_size=operator.output_bytes,
             counts=self._counts(operator, load),
             communicates=bool(
-                operator.name in EXCHANGES or operator.forward_collectives or operator.backward_collectives
+                operator.name in EXCHANGES
+                or operator.forward_collectives
+                or operator.backward_collectives
+                or (operator.beside_gradients and not parted)
             ),
             moves=self._moves(operator, load, adapters, back=False),
-            moves_back=self._moves(operator, load, adapters, back=True),
+            moves_back=self._moves(operator, load, adapters, back=True) + (() if parted else beside),
             rounds=rounds,
             rounds_back=rounds_back,
             gradient_in_place=operator.gradient_in_place,
             matrices=_matrices(operator, rows.shape[-1] if rows is not None else 0),
-            parted=Parted(inputs, weights) if weights is not None and multiplies else None,
+            parted=parted,
+            beside=_beside(beside) if parted else None,
+            ring=Ring(operator.parts, operator.own_part, part) if operator.parts > 1 else None,
+            ring_back=Ring(operator.parts_back, operator.own_part_back, part_back) if operator.parts_back > 1 else None,
+            home=operator.name == "tp_scatter",
         )
 
     def _counts(self, operator: Operator, load: LayerLoad | None) -> Transfer | None:
@@ -211,10 +254,17 @@ class Pricer:
             sent = load.wire_rows * (operator.backward_payload_bytes if back else operator.payload_bytes)
             homeward = (operator.name == "combine") != back
             found.append(self._network.exchange(sent.T if homeward else sent, load.way))
-        per_row = _per_row(operator, load)
-        found += [
+        asked = operator.backward_collectives if back else operator.forward_collectives
+        moved = tuple(transfer for transfer in found if transfer is not None)
+        return (*moved, *self._collectives(asked, adapters, _per_row(operator, load)))
+
+    def _collectives(
+        self, asked: tuple[Collective, ...], adapters: dict[str, Adapter], per_row: Quantity = 1.0
+    ) -> tuple[Transfer, ...]:
+        """Those of *asked* that this job needs and that have anything to move."""
+        found = [
             self._network.collective(collective, collective.bytes * per_row)
-            for collective in (operator.backward_collectives if back else operator.forward_collectives)
+            for collective in asked
             if not collective.weights or self._all_trained or any(w in adapters for w in collective.weights)
         ]
         return tuple(transfer for transfer in found if transfer is not None)
@@ -223,6 +273,28 @@ class Pricer:
 def _per_row(operator: Operator, load: LayerLoad | None) -> Quantity:
     """What amounts of *operator* are multiplied by: the rows of each behaviour, where it runs over routed ones."""
     return load.total_rows.astype(np.float64) if load is not None and operator.rows == "routed" else 1.0
+
+
+def _in_parts(kernels: tuple[Kernel, ...], parts: int) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """*kernels* before the first product, and one part of the others, if they run in several."""
+    first = next((n for n, kernel in enumerate(kernels) if kernel.kind == "gemm"), len(kernels))
+    if parts == 1 or first == len(kernels):
+        return kernels, ()
+    return kernels[:first], tuple(_one_part(kernel, parts) for kernel in kernels[first:])
+
+
+def _one_part(kernel: Kernel, parts: int) -> Kernel:
+    """A product over a part of the rows, for which it reads all of the weights, or a part of another kernel."""
+    if kernel.kind != "gemm":
+        return replace(kernel, flops=kernel.flops / parts, bytes=kernel.bytes / parts)
+    m, n, k = kernel.shape
+    weights = float(n * k * (1 if number_format(kernel.dtype) == "fp8" else 2))
+    moved = (kernel.bytes - weights) / parts + weights
+    return replace(kernel, flops=kernel.flops / parts, bytes=moved, shape=(ceil(m / parts), n, k))
+
+
+def _beside(transfers: tuple[Transfer, ...]) -> Beside | None:
+    return Beside(transfers[0] if len(transfers) > 1 else None, transfers[-1]) if transfers else None
 
 
 def _matrices(operator: Operator, experts: int) -> tuple[float, ...]:

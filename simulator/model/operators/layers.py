@@ -27,6 +27,7 @@ from simulator.model.operators.float8 import in_float8
 from simulator.model.operators.hyper_connections import read_streams, write_streams
 from simulator.model.operators.lane import FEED_FORWARD_INPUT, MIXER_INPUT, Lane, own_lane
 from simulator.model.operators.norm import NormShape, either_norm
+from simulator.model.operators.overlapped_tensor_parallel import beside_products
 from simulator.model.operators.residual import residual_add
 from simulator.model.operators.residual_mix import residual_mix
 from simulator.model.split import share
@@ -51,7 +52,7 @@ def listed_operators(architecture: Architecture, layer: Layer, workload: Workloa
         if component is not None:
             inner = component_operators(component, hidden, workload)
             found += _sub_layer(architecture, layer, lane, part, inner, dropout=workload.dropout)
-    return stored_compactly(in_float8(found, workload), workload.float8)
+    return beside_products(stored_compactly(in_float8(found, workload), workload.float8), workload)
 
 
 def embedding_operators(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:

@@ -81,9 +81,9 @@ def _prefixed(operator: Operator, prefix: str) -> Operator:
     def named(weights: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(f"{prefix}{weight}" for weight in weights)
 
-    forward, backward = (
+    forward, backward, beside = (
         tuple(replace(collective, weights=named(collective.weights)) for collective in collectives)
-        for collectives in (operator.forward_collectives, operator.backward_collectives)
+        for collectives in (operator.forward_collectives, operator.backward_collectives, operator.beside_gradients)
     )
     return replace(
         operator,
@@ -91,4 +91,5 @@ def _prefixed(operator: Operator, prefix: str) -> Operator:
         saved=tuple(replace(tensor, weights=named(tensor.weights)) for tensor in operator.saved),
         forward_collectives=forward,
         backward_collectives=backward,
+        beside_gradients=beside,
     )
