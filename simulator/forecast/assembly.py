@@ -82,25 +82,10 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     if problems:
         raise Refused(problems)
     split, training = scenario.parallel, scenario.training
-    megatron = training.zero == 1 and training.execution == "fused"
     degrees = split.dp_replicate, split.dp_shard, split.ep, split.tp, split.cp, split.pp, split.etp
     kept = training.fsdp.reshard_after_forward
     mesh = Mesh(*degrees, post_forward=1 if isinstance(kept, bool) or training.zero != 3 else kept)
-    workload = Workload(
-        sequence_lengths(training),
-        execution=training.execution,
-        attention=training.attention,
-        core_kernels=training.core_kernels,
-        dropout=training.dropout,
-        sequence_parallel=training.sequence_parallel,
-        overlap=training.overlap_tensor_parallel,
-        float8=float8(scenario),
-        tp=split.tp,
-        cp=split.cp,
-        context=training.context_parallel,
-        etp=split.etp,
-        megatron=megatron,
-    )
+    workload = _workload(scenario)
     if problems := list(too_many_tokens(training.exchange, workload.sent_tokens)):
         raise Refused(problems)
     routing = _routing(scenario, architecture, folder, workload.sent_tokens, cluster.node.accelerators)
@@ -131,7 +116,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         loss=training.loss,
         exchange=training.exchange,
         exchange_parts=training.exchange_parts,
-        per_expert=megatron if training.grouped_gemm is None else training.grouped_gemm == "per_expert",
+        per_expert=workload.megatron if training.grouped_gemm is None else training.grouped_gemm == "per_expert",
         in_order=scenario.routing.policy is None,
         routing=routing,
         offload=offload_of(training),
@@ -141,6 +126,25 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     if training.swap == "auto":
         return replace(job, swaps=schedule(job, swappable(architecture, training), passes(scenario)))
     return job
+
+
+def _workload(scenario: Scenario) -> Workload:
+    split, training = scenario.parallel, scenario.training
+    return Workload(
+        sequence_lengths(training),
+        execution=training.execution,
+        attention=training.attention,
+        core_kernels=training.core_kernels,
+        dropout=training.dropout,
+        sequence_parallel=training.sequence_parallel,
+        overlap=training.overlap_tensor_parallel,
+        float8=float8(scenario),
+        tp=split.tp,
+        cp=split.cp,
+        context=training.context_parallel,
+        etp=split.etp,
+        megatron=training.zero == 1 and training.execution == "fused",
+    )
 
 
 def _transfer_problems(scenario: Scenario, architecture: Architecture, cluster: Cluster) -> Iterator[str]:
