@@ -113,6 +113,17 @@ def test_the_last_chunk_of_the_loss_is_as_short_as_it_is() -> None:
     assert [k.shape[0] for k in loss.forward if k.kind == "gemm"] == [1024, 476, 1024, 476]
 
 
+def test_a_loss_of_longer_chunks_needs_fewer_launches_and_more_room() -> None:
+    short, long = (
+        one(loss_operators(LLAMA, Workload((N,), loss_chunk_tokens=tokens), "chunked"), "chunked_cross_entropy")
+        for tokens in (1024, 4096)
+    )
+    # Three fp32 tensors of a chunk's logits.
+    assert long.workspace_bytes == 3 * 4 * 4096 * V
+    assert [sum(k.launches for k in loss.forward) for loss in (short, long)] == [7 * N // 1024, 7 * N // 4096]
+    assert sum(k.flops for k in short.forward) == sum(k.flops for k in long.forward)
+
+
 def test_cut_loss_costs_8_n_d_v_and_keeps_no_logits() -> None:
     loss = one(loss_operators(LLAMA, Workload((N,)), "cut"), "cut_cross_entropy")
     products = [k for k in (*loss.forward, *loss.backward, *loss.backward_weight) if k.shape]

@@ -50,6 +50,23 @@ def test_every_combination_is_a_row_and_a_failed_one_says_why(tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["cases.parquet"]
 
 
+def test_of_what_fits_the_front_is_what_nothing_betters_in_everything(tmp_path: Path) -> None:
+    over = ["training.recompute=none,full", "training.loss=plain,{chunk_tokens: 512}"]
+    with workers("local", 1) as pool:
+        result = sweep(_scenario(tmp_path), [], over, Store(tmp_path / "out"), pool)
+    found = {tuple(case["settings"].values()): case for case in result["cases"]}
+    fastest = min(found.values(), key=lambda case: case["step_time_s"])
+    smallest = min(found.values(), key=lambda case: case["peak_bytes"])
+    assert fastest["pareto"]
+    assert smallest["pareto"]
+    for case in found.values():
+        others = [one for one in found.values() if one is not case]
+        beaten = any(
+            one["step_time_s"] <= case["step_time_s"] and one["peak_bytes"] <= case["peak_bytes"] for one in others
+        )
+        assert case["pareto"] != beaten
+
+
 def test_duckdb_reads_the_results_of_a_sweep_also_while_it_runs(tmp_path: Path) -> None:
     store, out = Store(tmp_path / "out"), tmp_path / "out"
     with workers("local", 1) as pool:

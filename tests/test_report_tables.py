@@ -112,7 +112,14 @@ def test_the_headline_names_the_loss_beside_a_computing_step():
 
 
 def test_a_long_sweep_shows_its_fastest_cases_and_says_where_the_others_are():
-    made = {"tokens_per_s": 1e3, "peak_bytes": 2e9, "usd_per_1m_tokens": None, "verdict": "fits", "error": None}
+    made = {
+        "tokens_per_s": 1e3,
+        "peak_bytes": 2e9,
+        "usd_per_1m_tokens": None,
+        "verdict": "fits",
+        "error": None,
+        "pareto": False,
+    }
     cases = [{"settings": {"a": str(number)}, "step_time_s": 60.0 - number} | made for number in range(52)]
     cases.append({"settings": {"a": "x"}, "step_time_s": None, "verdict": "failed", "error": "no divisor"})
     counted = {"cases": 53, "run": 53, "known": 0, "failed": 1}

@@ -88,10 +88,16 @@ def _answer(
 
 def _sweep(name: str, changes: list[str], over: list[str], store: Store, pool: Workers, hear: Heard) -> Answer:
     from simulator.planner.over import sweep
+    from simulator.report.files import replacing
+    from simulator.report.paper import write_png
     from simulator.report.plan_table import sweep_table
+    from simulator.report.sweep_chart import sweep_chart
 
     result = sweep(name, changes, over, store, pool, hear)
-    say(f"wrote {result['file']}")
+    if any(case["step_time_s"] is not None for case in result["cases"]):
+        with replacing(store.folder / "sweep.png") as file:
+            write_png(sweep_chart(result), file)
+        say(f"wrote sweep.png, {store.file.name} into {store.folder}")
     return Answer(result, lambda: sweep_table(result))
 
 

@@ -21,7 +21,7 @@ from simulator.forecast.offloading import node_problems, offload_of, offload_pro
 from simulator.forecast.packing import documents, packing_problems, sequence_lengths
 from simulator.forecast.pipelining import pipeline_of, pipeline_problems, schedule_of
 from simulator.forecast.recomputation import recompute_of, recompute_problems
-from simulator.forecast.scenario import Scenario, Training
+from simulator.forecast.scenario import ChunkedLoss, Scenario, Training
 from simulator.forecast.sharding_problems import sharding_problems
 from simulator.forecast.swap_schedule import schedule
 from simulator.forecast.swapping import swap_problems, swappable, swaps_of
@@ -113,7 +113,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         prefetch=training.fsdp.prefetch,
         together=training.fsdp.micro_batches_per_gather,
         recompute=recompute_of(training),
-        loss=training.loss,
+        loss="chunked" if isinstance(training.loss, ChunkedLoss) else training.loss,
         exchange=training.exchange,
         exchange_parts=training.exchange_parts,
         per_expert=workload.megatron if training.grouped_gemm is None else training.grouped_gemm == "per_expert",
@@ -144,6 +144,7 @@ def _workload(scenario: Scenario) -> Workload:
         context=training.context_parallel,
         etp=split.etp,
         megatron=training.zero == 1 and training.execution == "fused",
+        loss_chunk_tokens=(training.loss if isinstance(training.loss, ChunkedLoss) else ChunkedLoss()).chunk_tokens,
     )
 
 

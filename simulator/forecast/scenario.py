@@ -268,6 +268,12 @@ class Recompute(Section):
     )
 
 
+class ChunkedLoss(Section):
+    """A loss along the sequence."""
+
+    chunk_tokens: Degree = Field(1024, description="Tokens whose logits are there at once.")
+
+
 class Training(Section):
     """What one step does."""
 
@@ -313,12 +319,12 @@ class Training(Section):
             "the results are chosen that save most and fit, stage by stage, by a solver."
         ),
     )
-    loss: Literal["plain", "compiled", "chunked", "cut", "vocab_parallel"] = Field(
+    loss: Literal["plain", "compiled", "chunked", "cut", "vocab_parallel"] | ChunkedLoss = Field(
         "plain",
         description=(
-            "plain: all logits at once, as the execution has it; compiled: the same in one kernel; chunked: along the "
-            "sequence; cut: along the vocabulary, fused; vocab_parallel: all at once in fp32, in place, kernel by "
-            "kernel (Megatron-LM without cross_entropy_loss_fusion)."
+            "plain: all logits at once, as the execution has it; compiled: the same in one kernel; chunked: 1,024 "
+            "tokens at a time, or as a mapping says; cut: along the vocabulary, fused; vocab_parallel: all at once in "
+            "fp32, in place, kernel by kernel (Megatron-LM without cross_entropy_loss_fusion)."
         ),
     )
     execution: Literal["eager", "compiled", "fused"] = Field("fused", description="How operators run as kernels.")

@@ -186,6 +186,8 @@ class Workload:
     """Whether every expert takes as many rows from every rank, whatever the router chose."""
     overlap: bool = False
     """Whether transfers between tp ranks run beside products, where the stack can."""
+    loss_chunk_tokens: int = 1024
+    """Tokens that a chunked loss takes at a time."""
     sequence_parallel: bool = True
     """With tp > 1: norms, residuals and routers run on tokens / tp, between a gather and a scatter around each split
     part (Korthikanti et al., 2022); False: on all tokens, with all-reduces in their place."""

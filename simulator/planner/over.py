@@ -11,11 +11,13 @@ from typing import Any
 from simulator.documents import InvalidDocument, Problem
 from simulator.forecast.reading import find_scenario, open_scenario
 from simulator.planner.case import Case, Row, data_version, failed_row, make_case
+from simulator.planner.pareto import front
 from simulator.planner.store import Store
 from simulator.planner.sweep import Heard, run_cases
 from simulator.planner.workers import Workers
 
 _OPENING, _CLOSING = "[{", "]}"
+_FITTING = ("fits", "tight")
 
 
 def sweep(
@@ -23,7 +25,8 @@ def sweep(
 ) -> dict[str, Any]:
     """Forecast scenario *name* with *changes* for every combination of the values *over*; rows go to *store*.
 
-    A combination that is not valid is a failed case. Raise :exc:`InvalidDocument` where *over* cannot be read.
+    A combination that is not valid is a failed case; *pareto* are those that fit and that no other one betters in
+    everything. Raise :exc:`InvalidDocument` where *over* cannot be read.
     """
     axes = _axes(over)
 
@@ -43,6 +46,8 @@ def sweep(
     store.join()
     listed = [_listed(rows[case.key] | {"settings": case.settings}) for case in cases]
     listed += [_listed(row) for row in refused]
+    on = set(front((number, *_goods(case)) for number, case in enumerate(listed) if case["verdict"] in _FITTING))
+    listed = [case | {"pareto": number in on} for number, case in enumerate(listed)]
     counted = {
         "cases": len(listed),
         "run": len(rows) - known,
@@ -50,6 +55,11 @@ def sweep(
         "failed": sum(row["verdict"] == "failed" for row in listed),
     }
     return {"scenario": name, "over": axes, "cases": listed, "counted": counted, "file": str(store.file)}
+
+
+def _goods(case: Row) -> tuple[float, ...]:
+    """What should be small: seconds and accelerator-seconds a token, bytes."""
+    return 1 / case["tokens_per_s"], case["accelerators"] / case["tokens_per_s"], case["peak_bytes"]
 
 
 def _axes(over: Sequence[str]) -> dict[str, list[str]]:

@@ -112,9 +112,10 @@ def sweep_table(result: Mapping[str, Any]) -> Group:
             human_count(case["tokens_per_s"]),
             human_bytes(case["peak_bytes"]),
             f"{usd:,.4g}" if usd is not None else "-",
-            case["verdict"],
+            case["verdict"] + (" *" if case["pareto"] else ""),
             style=_STYLES[case["verdict"]],
         )
+    table.caption, table.caption_justify = "* on the front of time, cards and memory", "left"
     return Group(line, "", table, *_not_shown(ranked[_MOST_CASES:], result["file"]))
 
 

@@ -1,7 +1,7 @@
 """The end of the model: final norm, output projection, cross-entropy, in five variants.
 
 N tokens, vocabulary V, hidden D (models_and_formulas section 3.9). "plain": all logits at once, 6 N D V FLOPs with both
-gradients. "compiled": the same with one kernel each way, which keeps the logits as they are. "chunked": 1,024 tokens at
+gradients. "compiled": the same with one kernel each way, which keeps the logits as they are. "chunked": some tokens at
 a time with their gradients, same FLOPs, two gradients of the matrix at once. "vocab_parallel": all at once in fp32, in
 place, framework kernel by framework kernel (Megatron-LM's own). "cut": along the vocabulary in one kernel
 that keeps a log-sum-exp a token and computes the logits again, 8 N D V.
@@ -26,7 +26,6 @@ from simulator.model.operators.residual_mix import residual_mix
 
 Variant = Literal["plain", "compiled", "chunked", "cut", "vocab_parallel"]
 
-CHUNK_TOKENS = 1024
 _SOFTMAX_FLOPS = 5
 _REDUCTIONS = 3
 _HEAD_INPUT = "head_input"
@@ -185,14 +184,14 @@ def _vocab_parallel(architecture: Architecture, workload: Workload) -> tuple[Ope
 def _chunked(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
     """Chunk by chunk with the gradients at once, so that the backward pass only hands them on.
 
-    Measured peak beside them (H200, 8,192 tokens): three fp32 tensors of a chunk's logits, or the matrix's own
-    gradient of one chunk beside bf16 logits if that is more; it is computed for a frozen matrix too. The products of
-    the weight's gradient are listed as such, though they run in the forward pass.
+    Measured peak beside them (H200, 8,192 tokens, 1,024 at a time): three fp32 tensors of a chunk's logits, or the
+    matrix's own gradient of one chunk beside bf16 logits if that is more; it is computed for a frozen matrix too. The
+    products of the weight's gradient are listed as such, though they run in the forward pass.
     """
     lane, hidden, vocabulary = token_lane(workload), architecture.hidden, _held_vocabulary(architecture, workload)
     b = lane.element_bytes
-    chunks, weights = ceil(lane.count / CHUNK_TOKENS), _weight(architecture)
-    rows = min(lane.count, CHUNK_TOKENS)
+    rows = min(lane.count, workload.loss_chunk_tokens)
+    chunks, weights = ceil(lane.count / rows), _weight(architecture)
     elements, logits = float(lane.count * vocabulary), lane.tensor_bytes(vocabulary)
     matrix, wide = b * hidden * vocabulary, FP32_BYTES * elements
     chunk_wide, chunk_logits = FP32_BYTES * rows * vocabulary, b * rows * (vocabulary + hidden)
@@ -200,18 +199,18 @@ def _chunked(architecture: Architecture, workload: Workload) -> tuple[Operator, 
         Operator(
             "chunked_cross_entropy",
             forward=(
-                *_per_chunk(lane, chunks, vocabulary, hidden),
+                *_per_chunk(lane, rows, vocabulary, hidden),
                 pointwise(logits + wide, kind="cast_up", launches=chunks),
                 pointwise(2 * wide, _SOFTMAX_FLOPS * elements, kind="loss", launches=chunks),
                 pointwise(wide, kind="fill", launches=chunks),
                 pointwise(3 * wide, _SOFTMAX_FLOPS * elements, kind="loss", launches=chunks),
                 pointwise(logits + wide, kind="cast_down", launches=chunks),
-                *_per_chunk(lane, chunks, hidden, vocabulary),
+                *_per_chunk(lane, rows, hidden, vocabulary),
             ),
             backward_weight=(
                 *(
                     replace(kernel, shape=(vocabulary, hidden, kernel.shape[0]))
-                    for kernel in _per_chunk(lane, chunks, vocabulary, hidden)
+                    for kernel in _per_chunk(lane, rows, vocabulary, hidden)
                 ),
                 pointwise(3.0 * matrix * chunks, float(hidden * vocabulary * chunks), launches=chunks),
             ),
@@ -225,10 +224,11 @@ def _chunked(architecture: Architecture, workload: Workload) -> tuple[Operator, 
     )
 
 
-def _per_chunk(lane: Lane, chunks: int, n: int, k: int) -> tuple[Kernel, ...]:
-    """One product a chunk, the last one over the tokens that are left."""
-    last = lane.count - (chunks - 1) * CHUNK_TOKENS
-    return (*(product(lane, CHUNK_TOKENS, n, k) for _ in range(chunks - 1)), product(lane, last, n, k))
+def _per_chunk(lane: Lane, rows: int, n: int, k: int) -> tuple[Kernel, ...]:
+    """One product for so many rows at a time, the last one over those that are left."""
+    chunks = ceil(lane.count / rows)
+    last = lane.count - (chunks - 1) * rows
+    return (*(product(lane, rows, n, k) for _ in range(chunks - 1)), product(lane, last, n, k))
 
 
 def _cut(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
