@@ -31,6 +31,8 @@ def sheet_tree(
     tree["hbm_bandwidth"] = _entry(sheet.hbm_bandwidth, "B/s", own, why, ratios[1])
     tree |= {name: _entry(getattr(sheet, name), "s", ratios[2] == 1.0, _LAUNCHES, ratios[2]) for name in _HOST}
     tree["kernel_gap"] = _entry(sheet.kernel_gap, "s", own, f"as {like}", 1.0)
+    if sheet.graph_gap is not None:
+        tree["graph_gap"] = _entry(sheet.graph_gap, "s", own, f"as {like}", 1.0)
     if sheet.matmul_workspace is not None:
         tree["matmul_workspace"] = _entry(sheet.matmul_workspace, "B", own, f"as {like}", 1.0)
     tree["sm_count"] = _seen(machine.compute_units, "")

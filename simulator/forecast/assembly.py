@@ -10,6 +10,7 @@ import numpy as np
 
 from simulator.forecast.attention import attention_problems
 from simulator.forecast.core_kernels import core_kernel_problems
+from simulator.forecast.cuda_graphs import graph_problems
 from simulator.forecast.errors import Refused
 from simulator.forecast.exchange_parts import exchange_part_problems
 from simulator.forecast.exchanging import exchange_problems, too_many_tokens
@@ -73,6 +74,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         *_problems(scenario, architecture),
         *attention_problems(scenario, architecture, cluster.accelerator),
         *_transfer_problems(scenario, architecture, cluster),
+        *graph_problems(scenario, architecture, cluster.accelerator),
         *_accumulation_problems(scenario, architecture),
         *float8_problems(scenario, architecture, cluster.accelerator),
         *node_problems(
@@ -118,6 +120,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         exchange_parts=training.exchange_parts,
         per_expert=workload.megatron if training.grouped_gemm is None else training.grouped_gemm == "per_expert",
         in_order=scenario.routing.policy is None,
+        cuda_graphs=frozenset(training.cuda_graphs),
         routing=routing,
         offload=offload_of(training),
         swaps=swaps_of(training),

@@ -397,6 +397,14 @@ class Training(Section):
             "Absent: per_expert with fused execution under zero 1 (Transformer Engine), grouped elsewhere."
         ),
     )
+    cuda_graphs: tuple[Literal["attn", "mlp", "moe_router", "moe_preprocess"], ...] = Field(
+        (),
+        description=(
+            "Parts of each layer that are captured and replayed in one launch (Megatron-LM's cuda_graph_scope). attn: "
+            "the mixer and its norm; mlp: that of layers without routed experts; moe_router: norm, choice of experts "
+            "and shared experts; moe_preprocess: rows put in the order of the exchange."
+        ),
+    )
     dropout: bool = Field(False, description="Dropout in attention, of the embedding and of sub-layers' results.")
 
 

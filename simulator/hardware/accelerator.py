@@ -36,6 +36,8 @@ class AcceleratorSheet(Record):
     """The same in a hand-fused stack: fewer kernels, each behind an autograd function of its own in Python."""
     kernel_gap: Figure[Seconds]
     """Device time between two kernels of a stream that are queued one behind the other."""
+    graph_gap: Figure[Seconds] | None = None
+    """The same between kernels of a CUDA graph."""
     sm_count: Figure[float] | None = None
     """Independent compute units: SM, CU or AI core."""
     l2: Figure[Bytes] | None = None
@@ -86,6 +88,11 @@ class Accelerator:
     def kernel_gap_s(self) -> float:
         """Device time between two kernels."""
         return self.sheet.kernel_gap.value
+
+    @property
+    def graph_gap_s(self) -> float:
+        """Device time between two kernels of a CUDA graph; between any two where it is not known."""
+        return self.sheet.graph_gap.value if self.sheet.graph_gap else self.kernel_gap_s
 
     def has_format(self, dtype: str) -> bool:
         """Whether the part does arithmetic in *dtype*, as far as is on record."""

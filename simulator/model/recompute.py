@@ -42,7 +42,7 @@ _DISCARDED: dict[str, frozenset[str]] = {
     "layernorm": frozenset({MIXER_INPUT, FEED_FORWARD_INPUT}),
 }
 """Results of discarding modules, which their readers save."""
-_JOINS = frozenset(f"{part}_{name}" for part in ("mixer", "feed_forward") for name in ("add", "write"))
+JOINS = frozenset(f"{part}_{name}" for part in ("mixer", "feed_forward") for name in ("add", "write"))
 """Operators behind a sub-layer."""
 LAYER_INPUT = "layer_input"
 """Stands among names of operators for what comes into a layer."""
@@ -375,5 +375,5 @@ def _stretch(operators: tuple[Operator, ...], region: _Region) -> Stretch:
     )
     last = max(readers)
     if region.module == "layernorm":
-        last = next(n for n in range(last, len(operators)) if operators[n].name in _JOINS) - 1
+        last = next(n for n in range(last, len(operators)) if operators[n].name in JOINS) - 1
     return Stretch(region.positions, last, holds_result=True, restore=restore, restored_until=min(readers))

@@ -27,6 +27,7 @@ from simulator.model.recompute import NOT_AWAY, Away, LayerPlan, Recompute
 from simulator.parallel.sharding import Adapter
 from simulator.program.activation_offload import ActivationOffload, sent_by
 from simulator.program.costs import Costs
+from simulator.program.cuda_graphs import Graphs
 from simulator.program.emitter import Emitter
 from simulator.program.expert_load import LayerLoad, layer_load
 from simulator.program.image_code import ImageCode, Which, image_code, unlike
@@ -232,10 +233,17 @@ class BatchSteps:
         adapters = self._job.trained.adapters(layer_parameters(self._own, self._own.layers[layer.index]))
         plans, priced = self.tokens.layer(layer, make, adapters)
         loads = list(self._loads_along(plans[-1].operators, load))
-        steps = self._with_rows(plans, priced, adapters, loads)
+        steps = self._graphed(self._with_rows(plans, priced, adapters, loads))
         if load is None:
             self._dense[make] = steps
         return steps
+
+    def _graphed(self, layer: LayerSteps) -> LayerSteps:
+        if not self._job.cuda_graphs:
+            return layer
+        graphs = Graphs(self._job.cuda_graphs, self._job.cluster.accelerator, self._costs)
+        steps, reruns = graphs.capture(layer.steps, layer.reruns, self.tokens.input_bytes)
+        return replace(layer, steps=steps, reruns=reruns)
 
     def _module_steps(self, number: int) -> LayerSteps:
         """Of a multi-token-prediction module."""

@@ -75,6 +75,8 @@ class Job:
     """Whether the products of a rank's experts are launched one by one, in a library's loop."""
     in_order: bool
     """Whether experts lie on ranks in their order, so that a group of them lies on neighbouring ranks."""
+    cuda_graphs: frozenset[str]
+    """Parts of a layer that are captured, see `cuda_graphs`."""
     routing: Outcome | None
     """Rows of every expert slot, and where the experts are; None without experts."""
     micro_batches: tuple[MicroBatch, ...]

@@ -79,10 +79,10 @@ class LayerCode:
         if self._sent is not None:
             self._sent.offload.enter_forward(tag)
         for number, step in enumerate(self._steps):
-            own = tensors(_saved(tag, number), step.saved_kind, self._forward.own(number))
+            own = tensors(_saved(tag, number), step.saved_kind, self._forward.own(number), pool=step.pool)
             takes = [*first, own] if number == 0 else [own]
             if number in self._loose:
-                output = allocation(_result(tag, number), "saved activations", step.output_bytes)
+                output = allocation(_result(tag, number), "saved activations", step.output_bytes, pool=step.pool)
             else:
                 output = self._output(tag, number, self._forward)
             self._step_forward(tag, number, [*takes, output], done)
@@ -109,8 +109,9 @@ class LayerCode:
             parted = step.parted if later != "never" else None
             before = self._steps[max(number - 1, 0)]
             kind = "saved activations" if later != "never" and before.parted else step.output_kind
-            gradient = allocation(f"{tag}.grad.{number}", kind, before.output_bytes)
-            scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._backward_scratch[number])
+            gradient = allocation(f"{tag}.grad.{number}", kind, before.output_bytes, pool=step.pool)
+            temporaries = self._backward_scratch[number]
+            scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *temporaries, pool=step.pool)
             made = [] if parted else gradients(step.weights)
             takes = [*made, *(() if step.gradient_in_place else (gradient,)), scratch]
             takes = self._go_round(step, step.rounds_back, takes)
@@ -209,7 +210,7 @@ class LayerCode:
         done: tuple[str, ...] = ()
         for number in stretch.positions:
             step = self._steps[number]
-            own = tensors(_saved(again, number), step.saved_kind, keeping.own(number))
+            own = tensors(_saved(again, number), step.saved_kind, keeping.own(number), pool=step.pool)
             if stretch.stops_early and number == stop:
                 # It would have saved its input, which is there.
                 self._emitter.take(*([] if number and keeping.hands_over(number - 1) else [own]))
@@ -221,7 +222,7 @@ class LayerCode:
             holds = stretch.holds_result and rerun.restore is None and number == stretch.positions[-1]
             output = self._output(again, number, keeping)
             if holds:
-                output = allocation(_held(tag, rerun), step.output_kind, step.output_bytes)
+                output = allocation(_held(tag, rerun), step.output_kind, step.output_bytes, pool=step.pool)
             self._step_forward(again, number, [own, output], done)
             done = () if holds or keeping.hands_over(number) else (output.key,)
         self._free(*done)
@@ -230,19 +231,19 @@ class LayerCode:
 
     def _put_back(self, tag: str, rerun: Rerun, restore: Step) -> None:
         """Copy what was made again to where its readers look for it; both are there for a while."""
-        held = allocation(_held(tag, rerun), "workspace", restore.output_bytes)
-        back = tensors(_restored(tag, rerun), restore.saved_kind, restore.saved.tensors)
+        held = allocation(_held(tag, rerun), "workspace", restore.output_bytes, pool=restore.pool)
+        back = tensors(_restored(tag, rerun), restore.saved_kind, restore.saved.tensors, pool=restore.pool)
         self._run(restore, restore.forward, (), [held, back])
 
     def _output(self, tag: str, number: int, keeping: Keeping) -> Allocation:
         step = self._steps[number]
         kind = self._steps[number + 1].saved_kind if keeping.hands_over(number) else step.output_kind
-        return allocation(f"{tag}.out.{number}", kind, step.output_bytes)
+        return allocation(f"{tag}.out.{number}", kind, step.output_bytes, pool=step.pool)
 
     def _step_forward(self, tag: str, number: int, takes: list[Allocation], done: tuple[str, ...]) -> None:
         """Run one operator forward, and free what was only there for it to read: *done*."""
         step = self._steps[number]
-        scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._scratch[number])
+        scratch = Allocation(f"{tag}.scratch.{number}", "workspace", *self._scratch[number], pool=step.pool)
         self._ring.close(step.ring)
         takes = self._go_round(step, step.rounds, [*takes, scratch])
         if step.ring is not None:
@@ -286,7 +287,10 @@ class LayerCode:
             return
         for move in moves:
             stream = STREAMS.get(move.collective.communicator, move.collective.communicator)
-            deps = (emitter.transfer(step.name, stream, move.kind, move, deps=deps, allocates=takes),)
+            launches = 0 if step.graphed else 1
+            deps = (
+                emitter.transfer(step.name, stream, move.kind, move, deps=deps, allocates=takes, launches=launches),
+            )
             takes = []
         if meanwhile is not None:
             meanwhile()
@@ -300,7 +304,10 @@ class LayerCode:
             if round_.move is not None:
                 ready = emitter.compute(f"{step.name} ready", "copy", Priced(0, 0, "measured"), allocates=takes)
                 stream, takes = round_.move.collective.communicator, []
-                hop = emitter.transfer(step.name, stream, round_.move.kind, round_.move, deps=(ready,))
+                launches = 0 if step.graphed else 1
+                hop = emitter.transfer(
+                    step.name, stream, round_.move.kind, round_.move, deps=(ready,), launches=launches
+                )
             emitter.compute(step.name, step.kind, round_.compute, allocates=takes)
             takes = []
             if round_.move is not None:

@@ -12,10 +12,13 @@ from simulator.hardware.curve import number_format
 from simulator.model.operator import Collective, Kernel, Operator, Saved
 from simulator.parallel.sharding import Adapter
 from simulator.program.costs import Costs, Priced, adapters_of
+from simulator.program.emitter import COMPUTE
 from simulator.program.expert_load import LayerLoad
 from simulator.program.network import Network, Transfer
 
 MATMULS = ("gemm", "grouped_gemm")
+GRAPHS = "graphs"
+"""The pool of memory that CUDA graphs share."""
 EXCHANGES = ("dispatch", "dispatch_weights", "combine")
 
 
@@ -107,6 +110,8 @@ class Step:
     """Bytes of the weights that its products multiply with, which autograd keeps for the gradient of their input."""
     parts: int = 1
     """Parts of its rows that are exchanged and computed one after the other: kernels and transfers are those of one."""
+    graphed: bool = False
+    """Whether it is part of a CUDA graph: the host launches none of it, and its tensors are of the graphs' pool."""
     parted: Parted | None = None
     """Its backward pass, where the gradients of its weights are matmuls."""
     beside: Beside | None = None
@@ -124,6 +129,11 @@ class Step:
         return replace(
             self, forward=forward, backward=backward, moves=moves, moves_back=moves_back, parted=None, parts=parts
         )
+
+    @property
+    def pool(self) -> str:
+        """The pool that its tensors come from."""
+        return GRAPHS if self.graphed else COMPUTE
 
     @property
     def output_kind(self) -> str:
