@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,9 @@ from simulator.forecast.image_batches import ImageBatches
 from simulator.planner.bounds import TERMS, Bound, Bounds
 from simulator.planner.candidates import candidates, for_any_sharding, job_of_any_split, settings_of
 from simulator.planner.expert_rows import ExpertRows
+from simulator.planner.least_prices import LeastPrices
+from simulator.planner.mixed_prices import MixedPrices
+from simulator.planner.split_prices import SplitPrices
 from simulator.planner.splits import NO_OVERLAP, OWN, SCHEDULES, WAYS, Splits
 
 VARIANTS = {
@@ -123,26 +127,34 @@ VARIANTS = {
 
 
 @cache
-def _bounded(variant: str) -> tuple[ScenarioInFolder, Splits, Bound]:
+def _bounded(variant: str) -> tuple[ScenarioInFolder, Splits, tuple[Bound, ...]]:
+    """The candidates of a variant, and their bounds from the roughest to the closest."""
     kind, *overrides = VARIANTS[variant]
     scenario, folder = write_small(Path(mkdtemp()))(kind, "training.global_batch_sequences=32", *overrides)
     job = job_of_any_split(for_any_sharding(scenario), folder)
     splits = candidates(for_any_sharding(scenario), job)
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None
-    return (scenario, folder), splits, Bounds(job, experts, 32, images).of(splits)
+    rough, close = LeastPrices(job), SplitPrices(job, experts, images)
+    sources = (rough, rough, rough), (close, rough, rough), (close, close, rough), (close, close, close)
+    return (scenario, folder), splits, tuple(Bounds(job, MixedPrices(*three), 32).of(splits) for three in sources)
+
+
+def _hold(number: int, bounds: tuple[Bound, ...], summary: dict[str, Any]) -> None:
+    for bound in bounds:
+        assert bound.step_s[number] <= summary["step_time_s"]["p50"]
+        assert bound.peak_bytes[number] <= summary["memory"]["hbm"]["peak_bytes"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_bound_is_above_its_simulation(variant: str, data: st.DataObject) -> None:
-    (scenario, folder), splits, bound = _bounded(variant)
+    (scenario, folder), splits, bounds = _bounded(variant)
     own = np.flatnonzero(splits["recompute"] == OWN)
     number = int(data.draw(st.sampled_from(own if len(own) else np.arange(len(splits)))))
     summary = forecast(changed(scenario, settings_of(splits.split(number), scenario.training)), folder).summary
-    assert bound.step_s[number] <= summary["step_time_s"]["p50"]
-    assert bound.peak_bytes[number] <= summary["memory"]["hbm"]["peak_bytes"]
+    _hold(number, bounds, summary)
 
 
 @pytest.mark.parametrize("overlap", ["exposed", "woven"])
@@ -154,7 +166,7 @@ def test_no_bound_of_a_schedule_and_a_way_is_above_its_simulation(
     way: str, schedule: str, overlap: str, data: st.DataObject
 ) -> None:
     variant = data.draw(st.sampled_from(["mixture", "mixture, a token once to each node", "latent, discarding"]))
-    (scenario, folder), splits, bound = _bounded(variant)
+    (scenario, folder), splits, bounds = _bounded(variant)
     asked = SCHEDULES.index("1f1b" if schedule == "interleaved" else schedule)
     wanted = (splits["schedule"] == asked) & ((splits["overlap"] != NO_OVERLAP) == (overlap == "woven"))
     wanted &= (splits["exchange"] == WAYS.index(way)) & (
@@ -166,8 +178,7 @@ def test_no_bound_of_a_schedule_and_a_way_is_above_its_simulation(
         return
     number = int(data.draw(st.sampled_from(np.flatnonzero(wanted))))
     summary = forecast(changed(scenario, settings_of(splits.split(number), scenario.training)), folder).summary
-    assert bound.step_s[number] <= summary["step_time_s"]["p50"]
-    assert bound.peak_bytes[number] <= summary["memory"]["hbm"]["peak_bytes"]
+    _hold(number, bounds, summary)
 
 
 @pytest.mark.parametrize("routing", ["workload=W5_zero_expert_rank", "synthetic={sigma: 1.0}", "policy={name: eplb}"])
@@ -180,15 +191,23 @@ def test_rows_are_those_of_the_forecast(routing: str) -> None:
 
 
 def test_the_bound_of_a_split_does_not_depend_on_its_company() -> None:
-    scenario, splits, bound = _bounded("mixture")
+    scenario, splits, bounds = _bounded("mixture")
     job = assemble_job(*scenario)
     experts = ExpertRows(*scenario, job.architecture, job.cluster)
-    alone = Bounds(job, experts, 32).of(splits.only([7]))
-    assert alone.step_s[0] == pytest.approx(bound.step_s[7], rel=1e-12)
-    assert alone.peak_bytes[0] == pytest.approx(bound.peak_bytes[7], rel=1e-12)
+    for prices, bound in ((LeastPrices(job), bounds[0]), (SplitPrices(job, experts), bounds[-1])):
+        alone = Bounds(job, MixedPrices(prices, prices, prices), 32).of(splits.only(np.array([7])))
+        assert alone.step_s[0] == pytest.approx(bound.step_s[7], rel=1e-12)
+        assert alone.peak_bytes[0] == pytest.approx(bound.peak_bytes[7], rel=1e-12)
 
 
 def test_terms_of_a_bound_add_up_to_it() -> None:
-    _, _, bound = _bounded("mixture")
-    assert bound.terms.shape == (len(TERMS), len(bound.step_s))
-    assert bound.terms.sum(axis=0) == pytest.approx(bound.step_s, rel=1e-12)
+    for bound in _bounded("mixture")[2]:
+        assert bound.terms.shape == (len(TERMS), len(bound.step_s))
+        assert bound.terms.sum(axis=0) == pytest.approx(bound.step_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["dense", "mixture", "latent, discarding"])
+def test_rough_bounds_are_below_close_ones(variant: str) -> None:
+    _, _, (rough, *_, close) = _bounded(variant)
+    assert (rough.step_s <= close.step_s * (1 + 1e-9)).all()
+    assert (rough.peak_bytes <= close.peak_bytes * (1 + 1e-9)).all()

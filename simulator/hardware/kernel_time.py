@@ -24,7 +24,7 @@ SPREAD_OF_SCALING = 0.2
 dense bf16, stas00/ml-engineering) lie about a fifth apart: what carrying a share over may miss."""
 
 _BF16_BYTES = 2
-_CORES = frozenset({"attention", "flash2", "flash_triton"})
+CORES = frozenset({"attention", "flash2", "flash_triton"})
 """Kinds whose shape is (heads, head_dim, length)."""
 
 
@@ -127,7 +127,7 @@ def _curves(accelerator: Accelerator, kind: str) -> tuple[Curve, ...]:
 
 
 def _pick(ask: _Ask, series: tuple[S, ...]) -> S:
-    head_dim = ask.shape[1] if ask.kind in _CORES and len(ask.shape) == 3 else None
+    head_dim = ask.shape[1] if ask.kind in CORES and len(ask.shape) == 3 else None
     return pick(
         series,
         ask.dtype,

@@ -38,6 +38,10 @@ class Sharding:
     tail_s: Values
     """Behind the last micro-batch of the step."""
 
+    def __getitem__(self, which: Column) -> Sharding:
+        """The rows that *which* names."""
+        return Sharding(*(getattr(self, name)[which] for name in self.__slots__))
+
 
 @dataclass(frozen=True, slots=True)
 class _Group:

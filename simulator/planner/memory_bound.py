@@ -11,18 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from simulator.planner.orders import Order
-from simulator.planner.splits import Column, Splits
-from simulator.planner.stages import over_stages
+from simulator.planner.splits import LAYOUT, Column, Splits
+from simulator.planner.stages import Edges, Values, over_stages
 from simulator.planner.standing_memory import StandingMemory
 from simulator.planner.weights import LayerWeights, Weights
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.job import Job
 from simulator.program.optimizers import least_moment_bytes
-
-Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,18 @@ class _Held:
     """Elements that are trained."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Layouts:
+    """Bytes that do not depend on what is kept for the backward pass, by layout."""
+
+    resident: Values
+    """[layouts, stages]."""
+    unsharded: Values
+    """[layouts, virtual stages]."""
+    staying: Values
+    """[layouts, stages]."""
+
+
 class MemoryBound:
     """For splits of *job*'s model."""
 
@@ -52,7 +61,7 @@ class MemoryBound:
     def of(
         self,
         splits: Splits,
-        edges: npt.NDArray[np.int64],
+        edges: Edges,
         order: Order,
         slots: Column,
         micro_batches: Column,
@@ -64,26 +73,32 @@ class MemoryBound:
         *restored_last* comes back in its last layer before that pass begins there, [splits, virtual stages];
         *exchange_bytes* are the buffers of the exchange of rows, [splits].
         """
+        first, layout = splits.distinct(*LAYOUT)
+        of_layout = self._layouts(splits.only(first), edges, order, slots[first])
+        if self._job.offload.activations is not None:
+            saved = np.zeros_like(saved)
+        held, alive = order.held, order.alive(micro_batches)
+        before = (alive * saved[:, held]).sum(axis=2)
+        if order.fullest_before_backward:
+            before += (restored_last + of_layout.unsharded[layout])[:, held].min(axis=2)
+        behind = of_layout.staying[layout]
+        if order.pipeline.chunks == 1:
+            behind += np.maximum(alive[:, :, 0] - 1, 0) * saved[:, held[:, 0]]
+        resident = of_layout.resident[layout] + self._standing.buffers(splits, edges, order, exchange_bytes)
+        return np.asarray((resident + np.maximum(before, behind)).max(axis=1))
+
+    def _layouts(self, splits: Splits, edges: Edges, order: Order, slots: Column) -> _Layouts:
         fsdp = splits["dp_shard"] * splits["cp"]
         expert_shards = fsdp * splits["tp"] // (splits["ep"] * splits["etp"])
         dense = self._held(splits, edges, "tp", fsdp, np.ones_like(slots))
         routed = self._held(splits, edges, "etp", expert_shards, slots)
-        if self._job.offload.activations is not None:
-            saved = np.zeros_like(saved)
-        held, copies = order.held, order.pipeline.copies
-        alive = order.alive(micro_batches)
-        before = (alive * saved[:, held]).sum(axis=2)
-        if order.fullest_before_backward:
-            before += (restored_last + dense.unsharded + routed.unsharded)[:, held].min(axis=2)
-        behind = (dense.staying + routed.staying)[:, held].sum(axis=2)
-        if order.pipeline.chunks == 1:
-            behind += (np.maximum(alive - 1, 0) * saved[:, held]).sum(axis=2)
-        resident = (dense.weights + routed.weights)[:, held].sum(axis=2)
-        resident += (dense.states + routed.states)[:, held].sum(axis=2) / copies
-        standing = self._standing.of(splits, edges, order, (dense.trained, routed.trained), exchange_bytes)
-        return np.asarray((standing + resident + np.maximum(before, behind)).max(axis=1))
+        resident = order.over_chunks(dense.weights + routed.weights)
+        resident += order.over_chunks(dense.states + routed.states) / order.pipeline.copies
+        resident += self._standing.of(splits, edges, order, (dense.trained, routed.trained))
+        staying = order.over_chunks(dense.staying + routed.staying)
+        return _Layouts(resident, dense.unsharded + routed.unsharded, staying)
 
-    def _held(self, splits: Splits, edges: npt.NDArray[np.int64], axis: str, ranks: Column, copies: Column) -> _Held:
+    def _held(self, splits: Splits, edges: Edges, axis: str, ranks: Column, copies: Column) -> _Held:
         keys, which = splits.numbered(axis)
         count = self._weights.dense if axis == "tp" else self._weights.experts
         counted: list[Weights] = [count(*key) for key in keys]
@@ -114,7 +129,7 @@ class MemoryBound:
             trained=trained,
         )
 
-    def _unsharded(self, elements: Values, edges: npt.NDArray[np.int64]) -> Values:
+    def _unsharded(self, elements: Values, edges: Edges) -> Values:
         """Elements that a stage holds unsharded in its last layer's backward pass: that layer, and the one before it,
         whose gather is under way.
         """
@@ -124,7 +139,7 @@ class MemoryBound:
         return held
 
 
-def _with_ends(elements: Values, edges: npt.NDArray[np.int64], *, tower: bool = True) -> Values:
+def _with_ends(elements: Values, edges: Edges, *, tower: bool = True) -> Values:
     """Elements of each stage: the vision *tower* and the embedding on the first, the head on the last."""
     stages = over_stages(elements[2:-1], edges)
     stages[0] += elements[0] * tower + elements[1]

@@ -49,10 +49,14 @@ class Order:
     @property
     def held(self) -> npt.NDArray[np.int64]:
         """The virtual stages that each stage holds, [stages, chunks]."""
-        pipeline = self.pipeline
-        return np.array(
-            [[pipeline.virtual(stage, chunk) for chunk in range(pipeline.chunks)] for stage in range(pipeline.stages)]
-        )
+        return _held(self.pipeline)
+
+    def over_chunks(self, values: Counts) -> Counts:
+        """Sums of *values*, whose last axis counts virtual stages, over those that each stage holds."""
+        result = values[..., self.held[:, 0]]
+        for virtual in self.held.T[1:]:
+            result = result + values[..., virtual]
+        return result
 
     @property
     def ahead(self) -> npt.NDArray[np.int64]:
@@ -85,6 +89,13 @@ class Order:
         distinct, which = np.unique(few, return_inverse=True)
         found = [_counted_passes(self, int(count))[what] for count in distinct]
         return np.stack(found)[which.reshape(-1)]
+
+
+@cache
+def _held(pipeline: Pipeline) -> npt.NDArray[np.int64]:
+    return np.array(
+        [[pipeline.virtual(stage, chunk) for chunk in range(pipeline.chunks)] for stage in range(pipeline.stages)]
+    )
 
 
 @cache

@@ -1,8 +1,10 @@
 """The plan: all splits of a job bounded, the most promising simulated, every loser told what it loses by.
 
-Splits are simulated in the order of their bounds. Once the next bound is no lower than the fastest simulated step, no
-split that is left can win: the search is complete, and what simulations are left go to splits that may take less
-memory. Where there are not enough simulations, what is left may still be faster, by as much as the answer says.
+Bounds are rough at first and sharpened where they do not rule a split out. Splits are simulated in the order of their
+bounds, at once only such as differ in more than their schedule and exchange. Once the next bound is no lower than the
+fastest simulated step, no split that is left can win: the search is complete, and what simulations are left go to
+splits that may take less memory. Where there are not enough simulations, what is left may still be faster, by as much
+as the answer says.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from simulator.forecast.fitting import changed
 from simulator.forecast.image_batches import ImageBatches
 from simulator.forecast.scenario import Scenario
 from simulator.forecast.scenario_memory import Swap
-from simulator.planner.bounds import TERMS, Bound, Bounds
+from simulator.planner.bounds import TERMS, Bound
 from simulator.planner.candidates import candidates, for_any_sharding, job_of_any_split, settings_of
 from simulator.planner.case import Case, Row, data_version, make_case
 from simulator.planner.expert_rows import ExpertRows
 from simulator.planner.pareto import front
-from simulator.planner.splits import NO_OVERLAP, RECOMPUTE, SCHEDULES, WAYS, Splits
+from simulator.planner.sharpening import Sharpening
+from simulator.planner.split_prices import SplitPrices
+from simulator.planner.splits import LAYOUT, NO_OVERLAP, RECOMPUTE, SCHEDULES, WAYS, Splits
 from simulator.planner.store import Store
 from simulator.planner.sweep import Heard, run_cases
 from simulator.planner.workers import Workers
@@ -37,6 +41,8 @@ AT_ONCE = 4
 MOST_SIMULATED = 8
 MOST_CHECKED = 4
 """Splits whose memory is accounted for, for each one that may be simulated: those that fail there fail fast."""
+MOST_ALIKE = 1000
+"""Candidates among which those of one family are told apart."""
 MOST_LISTED = 200
 """Splits that were not simulated and are listed all the same, the most promising first."""
 
@@ -46,12 +52,17 @@ class Search:
     """Candidates, and what is known of each."""
 
     splits: Splits
-    bound: Bound
+    bounds: Sharpening
     capacity_bytes: float
     own_recompute: str
     """The scenario's recomputation, in words."""
     rows: dict[int, Row] = field(default_factory=dict)
     """Simulated candidates by number."""
+
+    @property
+    def bound(self) -> Bound:
+        """What is known of all candidates so far."""
+        return self.bounds.bound
 
     @property
     def fitting(self) -> npt.NDArray[np.bool_]:
@@ -98,8 +109,40 @@ class Search:
         least = np.minimum.accumulate(np.concatenate([[np.inf], self.bound.peak_bytes[numbers]]))[:-1]
         return np.asarray(numbers[self.bound.peak_bytes[numbers] < least])
 
+    def next(self, count: int) -> list[int]:
+        """At most *count* candidates to simulate now: those that may win, failing that those that may take less memory;
+        lowest bound first, one of each family.
+        """
+        while True:
+            promising = self.promising()
+            numbers = promising if len(promising) else self.roomier()
+            chosen = self._one_a_family(numbers, count)
+            if self.bounds.is_sharp(chosen).all():
+                return [int(number) for number in chosen]
+            self.bounds.sharpen(numbers)
+
+    def left(self) -> npt.NDArray[np.int64]:
+        """Candidates that may still win by the closest bounds there are, lowest first."""
+        while self.bounds.sharpen(self.promising()):
+            pass
+        return self.promising()
+
+    @property
+    def least_step_s(self) -> float | None:
+        """The lowest bound of those that may fit; None where none does."""
+        while True:
+            numbers = self.promising()[:1]
+            if not self.bounds.sharpen(numbers):
+                return float(self.bound.step_s[numbers[0]]) if len(numbers) else None
+
+    def _one_a_family(self, numbers: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+        """The first of *numbers* of each family: candidates that differ in their schedule and exchange alone."""
+        numbers = numbers[:MOST_ALIKE]
+        first, _ = self.splits.only(numbers).distinct("pp", *LAYOUT, "recompute")
+        return np.asarray(numbers[np.sort(first)[:count]])
+
     def promising(self) -> npt.NDArray[np.int64]:
-        """Candidates that may still win, lowest bound first."""
+        """Candidates that may still win as far as bounds are known, lowest bound first."""
         best = min((row["step_time_s"] for row in self.rows.values() if row["verdict"] == "fits"), default=np.inf)
         open_ = self.fitting & (self.bound.step_s < best)
         open_[list(self.rows)] = False
@@ -137,9 +180,7 @@ def explore(
 ) -> None:
     """Simulate candidates of *search*, at most *most*, until none that is left can win."""
     while search.simulated < most and len(search.rows) < MOST_CHECKED * most:
-        promising = search.promising()
-        candidates = promising if len(promising) else search.roomier()
-        chosen = [int(number) for number in candidates[: min(AT_ONCE, most - search.simulated)]]
+        chosen = search.next(min(AT_ONCE, most - search.simulated))
         if not chosen:
             break
         cases = {number: case(number) for number in chosen}
@@ -173,24 +214,23 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
     splits = candidates(scenario, job)
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None
-    bound = Bounds(job, experts, scenario.training.global_batch_sequences, images).of(splits)
+    prices = SplitPrices(job, experts, images)
+    bounds = Sharpening(splits, job, prices, scenario.training.global_batch_sequences)
     version = data_version(folder)
 
     def case(number: int) -> Case:
         settings = settings_of(splits.split(number), scenario.training)
         return make_case(changed(scenario, settings), folder, settings, version, if_it_fits=True)
 
-    return Search(splits, bound, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute)), case
+    return Search(splits, bounds, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute)), case
 
 
 def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
     """The keys of `rackcast plan --json`: the winner first, then the simulated by time, then the others by bound."""
-    winner, left = search.winner, search.promising()
+    winner, left = search.winner, search.left()
     simulated = sorted(search.rows, key=lambda number: _rank(search.rows[number], number == winner))
     others = np.setdiff1d(np.arange(len(search.splits)), simulated)
-    fitting = search.fitting[others]
-    order = np.lexsort((search.bound.step_s[others], ~fitting))
-    listed = [int(number) for number in others[order][:MOST_LISTED]]
+    listed = _most_promising(search, others)
     pareto = set(front([(number, *_goods(search.rows[number])) for number in simulated if _fits(search.rows[number])]))
     may_win = set(left.tolist())
     return {
@@ -213,6 +253,18 @@ def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
         },
         "file": str(store.file),
     }
+
+
+def _most_promising(search: Search, numbers: npt.NDArray[np.int64]) -> list[int]:
+    """Those of candidates that are listed, by their closest bounds: first what may fit."""
+
+    def in_order(some: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.asarray(some[np.lexsort((search.bound.step_s[some], ~search.fitting[some]))])
+
+    listed = in_order(numbers)[:MOST_LISTED]
+    while search.bounds.sharpen(listed):
+        pass
+    return [int(number) for number in in_order(listed)]
 
 
 def _simulated(search: Search, number: int, pareto: set[int]) -> dict[str, Any]:

@@ -31,11 +31,11 @@ _RECOMPUTE = (NOTHING, WHOLE)
 
 
 class Pricing:
-    """For splits of *job*'s model on its cluster."""
+    """For splits of *job*'s model on its cluster; *costs* are those of a forecast unless others are given."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, costs: Costs | None = None) -> None:
         self.job = job
-        self._costs = Costs(job.cluster.accelerator, job.workload.execution)
+        self._costs = costs or Costs(job.cluster.accelerator, job.workload.execution)
         self._sizes = [level.size for level in job.cluster.levels]
         self._shared = cache(lambda tp, etp: share_model(job.architecture, tp, etp))
 

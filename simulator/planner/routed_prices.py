@@ -20,7 +20,7 @@ from simulator.model.parameters import layer_parameters
 from simulator.model.recompute import Recompute
 from simulator.parallel.mesh import Mesh
 from simulator.planner.exchange import Exchange
-from simulator.planner.expert_rows import ExpertRows
+from simulator.planner.expert_rows import EvenRows, ExpertRows
 from simulator.planner.passes import PARTS, Passes
 from simulator.planner.places import places
 from simulator.planner.pricing import Pricing, is_loose, reruns
@@ -61,7 +61,7 @@ class _Rows:
 class RoutedPrices:
     """Prices for splits; remembers what it has priced. *experts*: None for a model that has none."""
 
-    def __init__(self, pricing: Pricing, tokens: TokenPrices, experts: ExpertRows | None) -> None:
+    def __init__(self, pricing: Pricing, tokens: TokenPrices, experts: ExpertRows | EvenRows | None) -> None:
         self._pricing = pricing
         self._tokens = tokens
         self._experts = experts

@@ -77,12 +77,12 @@ def _sizes(scenario: Scenario, folder: Path) -> Iterator[int]:
 def _ruled_out(scenario: Scenario, folder: Path, search: Search, found: list[dict[str, Any]]) -> tuple[str, str] | None:
     """Verdict and reason where no split of this size is worth simulating."""
     asked, accelerators = _asked(scenario), scenario.cluster.accelerators
-    fitting = search.bound.step_s[search.fitting]
-    if not fitting.size:
+    least_step_s = search.least_step_s
+    if least_step_s is None:
         return "does not fit", "no split fits"
     training = scenario.training
     steps = asked.tokens / (training.global_batch_sequences * training.sequence_length)
-    least_s = float(fitting.min()) * steps
+    least_s = least_step_s * steps
     if asked.within is not None and least_s > asked.within:
         return "too slow", f"at least {least_s / DAY_S:.3g} days"
     hourly = usd_per_hour(scenario, load_node(scenario.cluster.node, folder).accelerator)

@@ -78,6 +78,8 @@ class Split:
 
 NAMES = tuple(field.name for field in fields(Split))
 DEGREES = NAMES[:7]
+LAYOUT = (*DEGREES[1:4], *DEGREES[5:], "zero", "micro_batch_sequences")
+"""What says how ranks of a stage share weights and batch; dp_replicate follows from the cards."""
 PLAIN = (SCHEDULES.index("1f1b"), 1, NO_OVERLAP, WAYS.index("all_to_all"))
 """The last columns of a candidate before it is varied."""
 
@@ -112,13 +114,20 @@ class Splits:
             rows[:, NAMES.index(name)] = value
         return Splits(rows)
 
+    def where(self, chosen: npt.NDArray[np.bool_], **columns: int) -> Splits:
+        """The same candidates with some columns of one value each where *chosen*."""
+        rows = self._rows.copy()
+        for name, value in columns.items():
+            rows[chosen, NAMES.index(name)] = value
+        return Splits(rows)
+
     @classmethod
     def joined(cls, several: list[Splits]) -> Splits:
         """All candidates of *several*, one after the other."""
         return cls(np.concatenate([one._rows for one in several]))
 
-    def only(self, chosen: npt.NDArray[Any]) -> Splits:
-        """The candidates in some rows: numbers, or True for those to keep."""
+    def only(self, chosen: npt.NDArray[Any] | slice) -> Splits:
+        """The candidates in some rows: numbers, a slice, or True for those to keep."""
         return Splits(self._rows[chosen])
 
     def alike(self, number: int, *, but: str) -> Column:
@@ -128,11 +137,20 @@ class Splits:
 
     def numbered(self, *names: str) -> tuple[list[tuple[int, ...]], Column]:
         """The distinct values of some columns together, and which of them each candidate has."""
-        columns = self._rows[:, [NAMES.index(name) for name in names]]
-        radix = columns.max(axis=0, initial=0) + 1
-        codes = columns @ np.append(np.cumprod(radix[:0:-1])[::-1], 1)
+        first, which = self.distinct(*names)
+        columns = [NAMES.index(name) for name in names]
+        return [tuple(row) for row in self._rows[first][:, columns].tolist()], which
+
+    def distinct(self, *names: str) -> tuple[Column, Column]:
+        """Numbers of candidates that differ in some columns, one for each distinct value of them together, and which of
+        these each candidate is like.
+        """
+        codes = np.zeros(len(self), np.int64)
+        for name in names:
+            column = self[name]
+            codes = codes * (int(column.max(initial=0)) + 1) + column
         _, first, which = np.unique(codes, return_index=True, return_inverse=True)
-        return [tuple(row) for row in columns[first].tolist()], which
+        return first, which
 
 
 def enumerate_splits(

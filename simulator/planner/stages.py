@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,8 @@ from simulator.planner.passes import Passes
 from simulator.program.pipeline import Pipeline
 
 Values = npt.NDArray[np.float64]
+Edges = npt.NDArray[np.int64]
+"""First layer of each virtual stage, and one past the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,28 @@ class StageSums:
         """The rows that *which* names."""
         return StageSums(*(getattr(self, name)[which] for name in self.__slots__))
 
+    def times(self, factor: Values) -> StageSums:
+        """Each row times its own *factor*, [splits]."""
+        amounts = (getattr(self, name) for name in self.__slots__)
+        return StageSums(*(amount * factor.reshape(-1, *[1] * (amount.ndim - 1)) for amount in amounts))
 
-def stage_edges(layers: int, pipeline: Pipeline, modules: int = 0) -> npt.NDArray[np.int64]:
+    def longer_by(self, other: StageSums) -> StageSums:
+        """Each row with the seconds of the same row of *other* as well."""
+        forward, backward, again = (
+            self.forward + other.forward,
+            self.backward + other.backward,
+            self.again + other.again,
+        )
+        return StageSums(forward, backward, again, self.saved, self.restored_last)
+
+    @classmethod
+    def joined(cls, several: Iterable[StageSums]) -> StageSums:
+        """The rows of *several*, one after the other."""
+        some = list(several)
+        return cls(*(np.concatenate([getattr(one, name) for one in some]) for name in cls.__slots__))
+
+
+def stage_edges(layers: int, pipeline: Pipeline, modules: int = 0) -> Edges:
     """First layer of each virtual stage, and one past the last.
 
     Prediction *modules* count as layers of the last one.
@@ -39,7 +62,7 @@ def stage_edges(layers: int, pipeline: Pipeline, modules: int = 0) -> npt.NDArra
     return edges
 
 
-def stage_sums(passes: list[Passes], edges: npt.NDArray[np.int64]) -> StageSums:
+def stage_sums(passes: list[Passes], edges: Edges) -> StageSums:
     """Sums of each of *passes* over the stages between *edges*."""
 
     def summed(name: str) -> Values:
@@ -54,7 +77,7 @@ def stage_sums(passes: list[Passes], edges: npt.NDArray[np.int64]) -> StageSums:
     )
 
 
-def _restored_last(passes: Passes, edges: npt.NDArray[np.int64]) -> Values:
+def _restored_last(passes: Passes, edges: Edges) -> Values:
     """Bytes restored in the last layer of each stage on its fullest rank; on the emptiest where ranks keep other bytes
     as well, since the fullest of those may be another.
     """
@@ -63,7 +86,7 @@ def _restored_last(passes: Passes, edges: npt.NDArray[np.int64]) -> Values:
     return np.asarray(last.max(axis=1) if alike else last.min(axis=1))
 
 
-def over_stages(values: Values, edges: npt.NDArray[np.int64]) -> Values:
+def over_stages(values: Values, edges: Edges) -> Values:
     """Sums along the last axis, which counts layers, over each stage."""
     until = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(values, axis=-1)], axis=-1)
     result: Values = until[..., edges[1:]] - until[..., edges[:-1]]

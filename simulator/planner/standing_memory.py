@@ -14,10 +14,8 @@ from simulator.model.architecture import MixtureOfExperts
 from simulator.planner.orders import Order
 from simulator.planner.places import places
 from simulator.planner.splits import Column, Splits
-from simulator.planner.stages import over_stages
+from simulator.planner.stages import Edges, Values, over_stages
 from simulator.program.job import Job
-
-Values = npt.NDArray[np.float64]
 
 
 class StandingMemory:
@@ -34,13 +32,12 @@ class StandingMemory:
     def of(
         self,
         splits: Splits,
-        edges: npt.NDArray[np.int64],
+        edges: Edges,
         order: Order,
         trained: tuple[Values, Values],
-        exchange_bytes: Values,
     ) -> Values:
-        """Bytes of each stage, [splits, stages]. *trained* elements outside and within routed experts,
-        [splits, virtual stages]; *exchange_bytes* is what the exchange of rows keeps, where there is one, [splits].
+        """Bytes of each stage but for buffers, [splits, stages]. *trained* elements outside and within routed experts,
+        [splits, virtual stages].
         """
         mixers, experts = (
             (over_stages(layers, edges) > 0)[order.held].any(axis=1) for layers in (self._mixers, self._experts)
@@ -60,8 +57,12 @@ class StandingMemory:
             _several(splits["dp_replicate"]) & (learnt | learnt_routed),
         ]
         communicators = np.sum(used, axis=0) * COMMUNICATOR_BYTES
-        buffers = np.where(_several(splits["ep"]) & experts, exchange_bytes[:, None], 0.0)
-        return np.asarray(CONTEXT_BYTES + communicators + self._workspaces(splits)[:, None] + buffers)
+        return np.asarray(CONTEXT_BYTES + communicators + self._workspaces(splits)[:, None])
+
+    def buffers(self, splits: Splits, edges: Edges, order: Order, exchange_bytes: Values) -> Values:
+        """Bytes of each stage for the exchange of rows, which keeps *exchange_bytes* where there is one, [splits]."""
+        experts = (over_stages(self._experts, edges) > 0)[order.held].any(axis=1)
+        return np.where(_several(splits["ep"]) & experts, exchange_bytes[:, None], 0.0)
 
     def _workspaces(self, splits: Splits) -> Values:
         """Those of the handles that every stage has: two of PyTorch, or one of Transformer Engine."""
