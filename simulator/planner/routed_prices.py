@@ -29,7 +29,8 @@ from simulator.planner.splits import WAYS
 from simulator.planner.token_prices import TokenPrices, transfer_s
 from simulator.program.exchanges import Mix, exchanges, mixes_of
 from simulator.program.expert_load import LayerLoad
-from simulator.program.step import EXCHANGES, Pricer, Step
+from simulator.program.network import Network
+from simulator.program.step import EXCHANGES, Step
 from simulator.routing.coverage import Choice
 
 Amounts = npt.NDArray[np.float64]
@@ -76,7 +77,7 @@ class RoutedPrices:
         self._part = cache(self._lay_part)
         self._priced = cache(self._price)
         self._plan = cache(self._lay_plan)
-        self._pricer = cache(self._lay_pricer)
+        self._network = cache(self._lay_network)
         self._rows = lru_cache(_STEPS_REMEMBERED)(self._look_up_rows)
         self._row_bytes = cache(self._widest_row)
         self._told = cache(self._lay_told)
@@ -220,7 +221,9 @@ class RoutedPrices:
         rows = self._rows(on) * gathered
         load = LayerLoad(rows.reshape(len(on.indices) * on.ep, -1), np.zeros((1, 1)), np.zeros((1, 1)), 0.0)
         bare = replace(operator, forward_collectives=(), backward_collectives=())
-        return self._pricer(on.etp).step(bare, adapters, load, again=again)
+        # A pricer remembers the load of whatever it has priced: this one is let go at once.
+        pricer = self._pricing.pricer(self._pricing.workload(1, 1, on.etp, 1), self._network(on.etp))
+        return pricer.step(bare, adapters, load, again=again)
 
     def _moves_s(self, operator: Operator, on: _Rows, gathered: int) -> tuple[float, float]:
         """Seconds of what its ranks gather and scatter, forward and backward: of rows, the fullest rank takes at least
@@ -228,7 +231,7 @@ class RoutedPrices:
         """
         if not operator.forward_collectives and not operator.backward_collectives:
             return 0.0, 0.0
-        network = self._pricing.network(Mesh(dp_shard=on.etp, etp=on.etp), on.etp)
+        network = self._network(on.etp)
         mean = float(self._rows(on).mean(axis=(0, 1)).sum()) * gathered
         forward, backward = (
             sum(transfer_s(network.collective(asked, asked.bytes * mean)) for asked in collectives)
@@ -242,6 +245,6 @@ class RoutedPrices:
         rows = self._experts.outcome(on.ep, on.tokens).rows[0]
         return np.asarray(rows[[self._number[index] for index in on.indices]])
 
-    def _lay_pricer(self, etp: int) -> Pricer:
-        network = self._pricing.network(Mesh(dp_shard=etp, etp=etp), etp)
-        return self._pricing.pricer(self._pricing.workload(1, 1, etp, 1), network)
+    def _lay_network(self, etp: int) -> Network:
+        """Of the ranks that split an expert."""
+        return self._pricing.network(Mesh(dp_shard=etp, etp=etp), etp)
