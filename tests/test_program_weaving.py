@@ -149,3 +149,12 @@ def test_what_has_no_pairs_is_refused(small: Small) -> None:
         "training.overlap_exchanges: found true, but a step of 16 sequences is one micro-batch, which has no pair; "
         "nearest: 32",
     ]
+
+
+def test_exchanges_are_hidden_where_ranks_share_experts_and_what_brings_their_rows_together_is_not(
+    small: Small,
+) -> None:
+    split = "parallel={dp_shard: 16, ep: 8, etp: 2}"
+    plain, over = (forecast(*small("mixture", *WIDE, split, *more)).summary["time"] for more in ((), (OVERLAP,)))
+    assert over["exposed_all_to_all_s"] < 0.3 * plain["exposed_all_to_all_s"]
+    assert over["exposed_tp_s"] > 0.9 * plain["exposed_tp_s"]

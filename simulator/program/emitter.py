@@ -115,6 +115,10 @@ class Emitter:
         """What the next task of the compute stream will wait for."""
         return self._awaited
 
+    def awaits(self, stream: str) -> bool:
+        """Whether the next task of the compute stream will wait for one of *stream*."""
+        return any(self.tasks[position].stream == stream for position in self._awaited)
+
     def wait_instead(self) -> tuple[int, ...]:
         """What the next task of the compute stream would wait for: now another task that it waits for does."""
         awaited, self._awaited = self._awaited, ()

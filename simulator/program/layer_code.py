@@ -23,7 +23,7 @@ from simulator.program.keeping import Keeping
 from simulator.program.network import Transfer
 from simulator.program.parts_in_turn import STREAMS, PartsInTurn
 from simulator.program.ring_code import RingCode
-from simulator.program.step import Round, Step
+from simulator.program.step import EXCHANGES, Round, Step
 
 Later = Literal["never", "beside exchanges", "in a pass"]
 """When matmuls for gradients of weights come: at once, beside the layer's next exchange, in a pass of their own."""
@@ -274,8 +274,10 @@ class LayerCode:
             emitter.compute(step.name, step.kind, priced, allocates=takes)
             return
         idle = not np.any(priced.duration_ns) and not priced.launches
-        if moves and idle and emitter.awaited and counts is None:
-            # One transfer behind another: nothing to compute stands between them.
+        behind_exchange = step.name not in EXCHANGES and emitter.awaits(STREAMS["ep"])
+        if moves and idle and emitter.awaited and counts is None and not behind_exchange:
+            # One transfer behind another: nothing to compute stands between them. Behind an exchange another pass's
+            # work may, and the library's transfer waits for that.
             deps = emitter.wait_instead()
         else:
             deps = (emitter.compute(f"{step.name} ready", "copy", priced, allocates=[] if moves else takes),)
