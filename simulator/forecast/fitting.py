@@ -52,13 +52,16 @@ def memory_of(scenario: Scenario, folder: Path) -> MemoryForecast:
 
 
 def held_at_most(scenario: Scenario, folder: Path) -> tuple[tuple[StageProgram, ...], Cluster, Folding]:
-    """Programs of a step that holds as much as any: a round of micro-batches more than are held at once, beside the
-    gradients of the first. And where they run: what `remember` and `fits` take.
+    """What :func:`held_by` says of *scenario*."""
+    return held_by(TrainingStep(assemble_job(scenario, folder)), passes(scenario))
+
+
+def held_by(lowering: TrainingStep, micro_batches: int) -> tuple[tuple[StageProgram, ...], Cluster, Folding]:
+    """Programs of a step that holds as much as any of so many *micro_batches*: a round of them more than are held at
+    once, beside the gradients of the first. And where they run: what `remember` and `fits` take.
     """
-    job, count = assemble_job(scenario, folder), passes(scenario)
-    lowering = TrainingStep(job)
-    shown = min(count, lowering.held_at_once(count) + lowering.round)
-    return lowering.programs(shown), job.cluster, job.folding
+    shown = min(micro_batches, lowering.held_at_once(micro_batches) + lowering.round)
+    return lowering.programs(shown), lowering.job.cluster, lowering.job.folding
 
 
 def _suggestions(scenario: Scenario, folder: Path, say: Progress) -> list[dict[str, Any]]:

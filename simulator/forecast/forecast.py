@@ -42,17 +42,27 @@ class Forecast:
     memory: tuple[MemoryCurve, ...]
 
 
-def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: Progress | None = None) -> Forecast:
-    """Simulate *scenario*, whose relative names start from *folder*. *fold* off runs every rank apart.
+def forecast(
+    scenario: Scenario,
+    folder: Path,
+    *,
+    fold: bool = True,
+    lowering: TrainingStep | None = None,
+    progress: Progress | None = None,
+) -> Forecast:
+    """Simulate *scenario*, whose relative names start from *folder*. *fold* off runs every rank apart. Its job may have
+    been lowered before: *lowering*.
 
     Raise :exc:`simulator.forecast.errors.Refused` and what the readers raise for input that does not go together.
     """
     began = perf_counter()
     say = progress or silent
-    say("reading", 0.0)
-    job = assemble_job(scenario, folder, folded=fold)
-    say("lowering", 0.0)
-    lowering = TrainingStep(job)
+    if lowering is None:
+        say("reading", 0.0)
+        job = assemble_job(scenario, folder, folded=fold)
+        say("lowering", 0.0)
+        lowering = TrainingStep(job)
+    job = lowering.job
     behaviours = job.folding.behaviours
     step = simulate(
         lowering,

@@ -108,11 +108,18 @@ def remember(programs: Sequence[StageProgram], cluster: Cluster, folding: Foldin
 
 def fits(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> bool:
     """Whether all that is held at once has room: the verdict alone, for a fraction of what :func:`remember` costs."""
+    return peak_without_room(programs, cluster, folding) is None
+
+
+def peak_without_room(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> float | None:
+    """Bytes of device memory of the fullest rank, where what is held at once has no room; None where it has."""
     outside = [(program, _context(program)) for program in programs]
     ledgers = [_ledgers(program, context, folding) for program, context in outside]
     settling = max(settling_peak_bytes(program, context, folding.behaviours) for program, context in outside)
     nodes = fullest_nodes(ledgers, cluster, folding)
-    return not any(_exceeds(found, settling, nodes, _capacities(cluster)) for found in ledgers)
+    if not any(_exceeds(found, settling, nodes, _capacities(cluster)) for found in ledgers):
+        return None
+    return max(float(found["hbm"].peak_bytes.max()) for found in ledgers)
 
 
 def room_bytes(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> tuple[list[float], float]:

@@ -10,12 +10,15 @@ from typing import Any
 
 import simulator
 from simulator.documents import InvalidDocument
+from simulator.forecast.assembly import assemble_job, passes
 from simulator.forecast.errors import Refused
-from simulator.forecast.fitting import held_at_most
+from simulator.forecast.fitting import held_by
 from simulator.forecast.forecast import forecast
-from simulator.forecast.memory import MemoryForecast, fits, remember
+from simulator.forecast.memory import peak_without_room
 from simulator.forecast.scenario import Scenario
 from simulator.model.config import ConfigError
+from simulator.program.job import Job
+from simulator.program.training_step import TrainingStep
 from simulator.shipped import shipped
 from simulator.version import __version__
 
@@ -83,20 +86,21 @@ def data_version(folder: Path) -> str:
 def run_case(case: Case) -> Row:
     """Forecast *case*. Input that does not go together makes a row with its message, and so does a fault."""
     try:
+        lowering = TrainingStep(assemble_job(case.scenario, Path(case.folder)))
         if case.if_it_fits:
-            held = held_at_most(case.scenario, Path(case.folder))
-            if not fits(*held):
-                return _row_without_room(case, remember(*held))
-        return summary_row(case, forecast(case.scenario, Path(case.folder)).summary)
+            peak_bytes = peak_without_room(*held_by(lowering, passes(case.scenario)))
+            if peak_bytes is not None:
+                return _row_without_room(case, peak_bytes, lowering.job)
+        return summary_row(case, forecast(case.scenario, Path(case.folder), lowering=lowering).summary)
     except (Refused, InvalidDocument, ConfigError, OSError) as error:
         return failed_row(case.key, case.settings, str(error))
     except Exception as error:  # noqa: BLE001, one case of many must not end the others
         return failed_row(case.key, case.settings, f"fault in rackcast: {type(error).__name__}: {error}")
 
 
-def _row_without_room(case: Case, memory: MemoryForecast) -> Row:
-    hbm = memory.summary()["hbm"]
-    told = {"verdict": memory.verdict, **{name: hbm[name] for name in ("peak_bytes", "capacity_bytes")}}
+def _row_without_room(case: Case, peak_bytes: float, job: Job) -> Row:
+    capacity_bytes = job.cluster.accelerator.hbm_capacity_bytes
+    told = {"verdict": "does not fit", "peak_bytes": peak_bytes, "capacity_bytes": capacity_bytes}
     return failed_row(case.key, case.settings, None) | told
 
 

@@ -9,11 +9,12 @@ out are images, waits for numbers of rows, and exchanges that send a token once 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
-from simulator.model.architecture import MixtureOfExperts
+from simulator.model.architecture import Layer, MixtureOfExperts
 from simulator.parallel.mesh import Mesh
 from simulator.planner.exchange import Exchange
 from simulator.planner.expert_rows import EvenRows, rows_kept
@@ -38,7 +39,8 @@ class LeastPrices:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._growing, self._starting = _Lanes(job, _SEQUENCES, grows=True), _Lanes(job, 1, grows=False)
+        few = _with_few_makes(job)
+        self._growing, self._starting = _Lanes(few, _SEQUENCES, grows=True), _Lanes(few, 1, grows=False)
         self._choices = np.zeros(len(places(job.architecture)))
         for number, place in enumerate(places(job.architecture)):
             parts = [layer.feed_forward for layer in place.layers]
@@ -151,6 +153,22 @@ class _Lanes:
 
     def _passes(self, edges: Edges, tp: int, cp: int, recompute: int, ep: int) -> Passes:
         return self._rows.passes(edges, tp, cp, self._sequences, ep, 1, recompute)
+
+
+def _with_few_makes(job: Job) -> Job:
+    """*job* whose layers mix no more residual blocks than the first of their kind that mixes any: more cost more."""
+    fewest: dict[Layer, int] = {}
+    for layer in job.architecture.layers:
+        kind = replace(layer, index=0, residual_blocks=0)
+        if layer.residual_blocks:
+            fewest[kind] = min(layer.residual_blocks, fewest.get(kind, layer.residual_blocks))
+    layers = tuple(
+        replace(layer, residual_blocks=fewest[replace(layer, index=0, residual_blocks=0)])
+        if layer.residual_blocks
+        else layer
+        for layer in job.architecture.layers
+    )
+    return replace(job, architecture=replace(job.architecture, layers=layers))
 
 
 def _pieces(cp: Column) -> Column:

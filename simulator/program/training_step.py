@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from math import lcm
 
 import numpy as np
@@ -33,38 +33,42 @@ from simulator.program.update import Update
 from simulator.program.weaving import woven
 from simulator.routing.outcome import Lengths
 
+_REMEMBERED = 2
+"""Programs of different numbers of micro-batches: what was accounted for may be simulated next."""
+
 
 class TrainingStep:
     """Lowers a job. *like*: another one's lowering, whose job differs in what it swaps alone; its prices are taken."""
 
     def __init__(self, job: Job, like: TrainingStep | None = None) -> None:
-        self._job = job
+        self.job = job
         costs = Costs(job.cluster.accelerator, job.workload.execution, per_expert=job.per_expert)
         self.stages = job.mesh.pp
         alike: Sequence[StageLowering | None] = [None] * job.mesh.pp if like is None else like.lowered
         self.lowered: list[StageLowering] = [
             StageLowering(job, costs, number, known) for number, known in enumerate(alike)
         ]
+        self.programs = lru_cache(_REMEMBERED)(self._programs)
 
     def held_at_once(self, micro_batches: int) -> int:
         """Micro-batches, of so many in all, that memory is the same for as for all of them."""
-        return enough(self._job.schedule, self.stages, micro_batches, self._job.pipeline.chunks)
+        return enough(self.job.schedule, self.stages, micro_batches, self.job.pipeline.chunks)
 
     @property
     def round(self) -> int:
         """Micro-batches after which a filled pipeline does the same again."""
-        return lcm(self._job.pipeline.round, self.unlike)
+        return lcm(self.job.pipeline.round, self.unlike)
 
     @property
     def unlike(self) -> int:
         """Micro-batches that are unlike: a step goes through them in turn."""
-        return unlike(self._job)
+        return unlike(self.job)
 
     def layer_steps(self, stage: int) -> list[LayerSteps]:
         """The priced layers of *stage* in the first of the unlike micro-batches."""
         return self.lowered[stage].layers
 
-    def programs(self, micro_batches: int) -> tuple[StageProgram, ...]:
+    def _programs(self, micro_batches: int) -> tuple[StageProgram, ...]:
         """The step with *micro_batches* of them, a program for each stage."""
         return tuple(stage.program(micro_batches) for stage in self.lowered)
 

@@ -38,11 +38,14 @@ def schedules() -> dict[str, Schedule]:
 def in_flight(passes: Iterable[Pass]) -> tuple[int, ...]:
     """Micro-batches of each chunk that are between forward and backward pass, when they are most in all."""
     alive: Counter[int] = Counter()
+    total = most_in_all = 0
     most: tuple[int, ...] = ()
     for one in passes:
-        alive[one.chunk] += {"forward": 1, "weights": 0}.get(one.direction, -1)
-        if alive.total() > sum(most):
-            most = tuple(alive[number] for number in range(max(alive) + 1))
+        change = {"forward": 1, "weights": 0}.get(one.direction, -1)
+        alive[one.chunk] += change
+        total += change
+        if total > most_in_all:
+            most, most_in_all = tuple(alive[number] for number in range(max(alive) + 1)), total
     return most
 
 
