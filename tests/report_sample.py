@@ -104,6 +104,7 @@ def timeline_of(s):
         start_ns=np.array(s.start),
         end_ns=np.array(s.end),
         wire_bytes=np.outer(sent, LOAD),
+        waited_for=np.full((len(name), len(RANKS)), -1),
     )
 
 

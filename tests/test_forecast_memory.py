@@ -41,7 +41,7 @@ def test_a_tier_that_holds_nothing_is_told_with_its_capacity() -> None:
     capacities = {"hbm": 10.0, "ddr": 20.0}
     memory = MemoryForecast(ledgers, capacities, 8.5, 1.0, stage=0, peaks=(peak,), settling_peak_bytes=7.0)
     found = memory.summary()
-    assert found["ddr"] == {"peak_bytes": 0.0, "capacity_bytes": 20.0, "breakdown": {}}
+    assert found["ddr"] == {"peak_bytes": 0.0, "capacity_bytes": 20.0, "breakdown": {}, "made_of": []}
     assert found["hbm"]["breakdown"] == {"parameters": 8.0, "context": 1.0}
     assert (found["hbm"]["allocated_bytes"], found["hbm"]["reserved_bytes"]) == (8.0, 8.5)
     assert found["hbm"]["held_bytes"] == 8.0

@@ -91,6 +91,17 @@ def test_the_first_stage_which_holds_most_micro_batches_keeps_least(small: Small
     assert min(found) >= ROOM * tight.cluster.accelerator.hbm_capacity_bytes
 
 
+def test_where_nothing_fits_what_leaves_most_is_chosen(small: Small) -> None:
+    job = assemble_job(*small("dense", "training.recompute=full"))
+    (left,), _ = room_bytes(TrainingStep(job).programs(1), job.cluster, job.folding)
+    # Far too little: all that four layers could send to the host is a few of their inputs of 4 MiB.
+    tight = _with_capacity(job, 0.5 * (job.cluster.accelerator.hbm_capacity_bytes - left))
+    (swap,) = schedule(tight, ["attention", "layer_input"], 1)
+    (more,), _ = room_bytes(TrainingStep(replace(tight, swaps=(swap,))).programs(1), tight.cluster, tight.folding)
+    (less,), _ = room_bytes(TrainingStep(tight).programs(1), tight.cluster, tight.folding)
+    assert less < more < 0
+
+
 def test_a_choice_needs_something_to_choose_from(small: Small) -> None:
     with pytest.raises(Refused, match="allowed: recompute full"):
         assemble_job(*small("dense", "training.swap=auto"))

@@ -22,6 +22,7 @@ FOUR_TASKS = Timeline(
     start_ns=np.array([[0, 0], [1_000, 1_001], [3_500, 4_250], [9_007_199_254_740, 5_000]]),
     end_ns=np.array([[500, 500], [3_500, 4_250], [8_000, 8_000], [9_007_199_254_741, 7_123]]),
     wire_bytes=np.array([[0, 0], [0, 0], [2.5e8, 3e8], [0, 0]], float),
+    waited_for=np.array([[-1, -1], [0, -1], [-1, -1], [-1, -1]]),
 )
 CURVE = MemoryCurve(
     rank=HOTTEST,
@@ -56,7 +57,9 @@ def test_tasks_become_events_with_nanosecond_times():
         },
         {
             "ph": "X", "cat": "kernel", "name": "qkv", "tid": 1, "pid": 3, "ts": 1.0, "dur": 2.5,
-            "args": {"stream": 1, "kind": "gemm", "phase": "forward", "layer": 7, "micro_batch": 0},
+            "args": {
+                "stream": 1, "kind": "gemm", "phase": "forward", "layer": 7, "micro_batch": 0, "waited_for": "launch",
+            },
         },
         {
             "ph": "X", "cat": "kernel", "name": "nccl:dispatch Kernel", "tid": 2, "pid": 3, "ts": 3.5, "dur": 4.5,
@@ -136,7 +139,14 @@ def test_events_of_a_stream_never_overlap():
 def test_odd_names_survive():
     odd = 'say "hi"\\\n\u00e9'
     timeline = Timeline(
-        (MEDIAN,), (odd,), ("compute",), ("gemm",), ("forward",), *[np.array([0])] * 2, *[np.array([[0]])] * 3
+        (MEDIAN,),
+        (odd,),
+        ("compute",),
+        ("gemm",),
+        ("forward",),
+        *[np.array([0])] * 2,
+        *[np.array([[0]])] * 3,
+        np.array([[-1]]),
     )
     assert [event["name"] for event in events(trace_of(timeline, ()), "X")] == [odd]
 

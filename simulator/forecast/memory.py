@@ -11,6 +11,7 @@ import numpy as np
 from simulator.engine.ledger import TierLedger, account, of_behaviour
 from simulator.engine.simulation import Recording
 from simulator.engine.task import Allocation
+from simulator.forecast.holders import Holder, holders
 from simulator.forecast.node_memory import NodeMemory, fullest_nodes, shared_capacities
 from simulator.forecast.peaks import RankPeak, first_step, rank_peaks, settling_peak_bytes
 from simulator.forecast.reserved import reserve
@@ -24,6 +25,8 @@ CONTEXT_BYTES = 0.82e9
 """Device memory that no allocator hands out: CUDA context and loaded kernels (own runs, H200, torch 2.11)."""
 COMMUNICATOR_BYTES = 0.87e9
 """Channel buffers of one NCCL communicator (own run of FSDP2 on two H200: 1.69e9 outside the allocator)."""
+MOST_HOLDERS = 12
+"""Groups of tensors that the summary tells of; smaller ones are in the breakdown by kind alone."""
 ORDER = (
     "parameters",
     "gradients",
@@ -55,6 +58,8 @@ class MemoryForecast:
     """Device memory of the ranks of all stages, highest first."""
     settling_peak_bytes: float
     """The highest of what happens once, on any stage: the model being made, DDP making its buckets anew."""
+    made_of: Mapping[str, Sequence[Holder]] = field(default_factory=dict)
+    """By tier, what was held at the highest peak of any rank."""
     nodes: Mapping[str, NodeMemory] = field(default_factory=dict)
     """By tier that the cards of a node share, the node that holds most there."""
 
@@ -83,7 +88,10 @@ class MemoryForecast:
             worst = int(np.argmax(ledger.peak_bytes)) if ledger else 0
             breakdown = ledger.breakdown(worst) if ledger else {}
             peak = float(ledger.peak_bytes[worst]) if ledger else 0.0
-            block[tier] = {"peak_bytes": peak, "capacity_bytes": capacity, "breakdown": breakdown}
+            made_of = [holder.row() for holder in self.made_of.get(tier, ())[:MOST_HOLDERS]]
+            block[tier] = {
+                "peak_bytes": peak, "capacity_bytes": capacity, "breakdown": breakdown, "made_of": made_of
+            }  # fmt: skip
         for tier, node in self.nodes.items():
             block[tier]["node"] = node.row()
         hbm = block["hbm"]
@@ -148,7 +156,12 @@ def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: i
     peaks = rank_peaks(program, folding, ledgers["hbm"], first["hbm"], stage)
     settling = settling_peak_bytes(program, context, folding.behaviours)
     outside, capacities = of_behaviour(context.bytes, 0), _capacities(cluster)
-    return MemoryForecast(ledgers, capacities, reserved.reserved_bytes, outside, stage, tuple(peaks), settling)
+    resident = [*program.resident, *program.born, context]
+    made_of = {
+        tier: holders(program.tasks, resident, ledger, int(np.argmax(ledger.peak_bytes)))
+        for tier, ledger in ledgers.items()
+    }
+    return MemoryForecast(ledgers, capacities, reserved.reserved_bytes, outside, stage, tuple(peaks), settling, made_of)
 
 
 def _ledgers(program: StageProgram, context: Allocation, folding: Folding) -> dict[str, TierLedger]:

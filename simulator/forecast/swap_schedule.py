@@ -56,11 +56,14 @@ def schedule(job: Job, names: Sequence[str], micro_batches: int) -> tuple[Swap, 
     """
     lowering = TrainingStep(job)
     held = lowering.held_at_once(micro_batches)
-    none = _Tried(job, lowering, lowering.programs(held), min(micro_batches, held + lowering.round))
+    none = _Tried.of(job, lowering, held, min(micro_batches, held + lowering.round))
     offers = [_Offer.of(job, lowering, stage, names) for stage in range(lowering.stages)]
-    rooms = [replace(room, held=held_at_most(job, stage, micro_batches)) for stage, room in enumerate(none.rooms())]
-    tried = {(): none} | dict(_that_fit(none, rooms, offers, choose) for choose in (_solved, _greedy))
-    return min(tried, key=lambda choice: tried[choice].ran_ns()) if len(tried) > 1 else ()
+    rooms = [replace(room, held=held_at_most(job, stage, micro_batches)) for stage, room in enumerate(none.left)]
+    tried = [none, *(_tried(none, rooms, offers, choose) for choose in (_solved, _greedy))]
+    fitting = [one for one in tried if one.least_bytes >= 0]
+    # Where nothing fits with room to spare, what leaves most is nearest to it.
+    best = min(fitting, key=_Tried.ran_ns) if fitting else max(tried, key=lambda one: one.least_bytes)
+    return best.job.swaps
 
 
 def held_at_most(job: Job, stage: int, micro_batches: int) -> float:
@@ -95,21 +98,27 @@ class _Tried:
     """With as many micro-batches as are held at once."""
     most: int
     """Micro-batches that hold as much as any number of them: beside those, the gradients of earlier ones."""
+    left: tuple[Room, ...]
+    """What it leaves on each stage; below zero, what is missing."""
+
+    @classmethod
+    def of(cls, job: Job, lowering: TrainingStep, held: int, most: int) -> _Tried:
+        """The choice of *job*, with *held* micro-batches, and with *most* of them too if those leave room."""
+        programs = lowering.programs(held)
+        left = _left(programs, job)
+        if _least(left) >= 0:
+            left = _left(lowering.programs(most), job)
+        return cls(job, lowering, programs, most, left)
 
     def swapping(self, swaps: tuple[Swap, ...]) -> _Tried:
         """Another choice for the same job, with as many micro-batches."""
-        job = replace(self.job, swaps=swaps)
-        lowering = TrainingStep(job, self.lowering)
-        return _Tried(job, lowering, lowering.programs(len(self.programs[0].micro_batch_ends)), self.most)
+        job, held = replace(self.job, swaps=swaps), len(self.programs[0].micro_batch_ends)
+        return _Tried.of(job, TrainingStep(job, self.lowering), held, self.most)
 
-    def rooms(self) -> list[Room]:
-        """What it leaves on each stage; below zero, what is missing."""
-        left = self._rooms(self.programs)
-        return self._rooms(self.lowering.programs(self.most)) if _enough(left) else left
-
-    def _rooms(self, programs: Sequence[StageProgram]) -> list[Room]:
-        cards, node = room_bytes(programs, self.job.cluster, self.job.folding)
-        return [Room(card - ROOM * self.job.cluster.accelerator.hbm_capacity_bytes, node) for card in cards]
+    @property
+    def least_bytes(self) -> float:
+        """What is left where least is."""
+        return _least(self.left)
 
     def ran_ns(self) -> int:
         """How long the engine takes for it."""
@@ -117,24 +126,30 @@ class _Tried:
         return max(recording.step_ns for recording in Simulation(*parts).run())
 
 
-def _that_fit(
-    none: _Tried, rooms: list[Room], offers: Sequence[_Offer], choose: Choose
-) -> tuple[tuple[Swap, ...], _Tried]:
-    """What *choose* makes of the *rooms* that *none* leaves, with less of them until the allocator agrees."""
+def _tried(none: _Tried, rooms: list[Room], offers: Sequence[_Offer], choose: Choose) -> _Tried:
+    """What *choose* makes of the *rooms* that *none* leaves, with less of them until the allocator agrees; else what
+    leaves most.
+    """
+    best = none
     for _ in range(MOST_ROUNDS):
         choice = tuple(choose(offer.found, offer.window, room) for offer, room in zip(offers, rooms, strict=True))
         if not any(choice):
             break
         tried = none.swapping(choice)
-        left = tried.rooms()
-        if _enough(left):
-            return choice, tried
-        rooms = [room.without(one) for room, one in zip(rooms, left, strict=True)]
-    return (), none
+        if tried.least_bytes >= 0:
+            return tried
+        best = max(best, tried, key=lambda one: one.least_bytes)
+        rooms = [room.without(one) for room, one in zip(rooms, tried.left, strict=True)]
+    return best
 
 
-def _enough(left: Iterable[Room]) -> bool:
-    return all(room.card >= 0 and room.host >= 0 for room in left)
+def _left(programs: Sequence[StageProgram], job: Job) -> tuple[Room, ...]:
+    cards, node = room_bytes(programs, job.cluster, job.folding)
+    return tuple(Room(card - ROOM * job.cluster.accelerator.hbm_capacity_bytes, node) for card in cards)
+
+
+def _least(left: Iterable[Room]) -> float:
+    return min(min(room.card, room.host) for room in left)
 
 
 def _swap(found: Sequence[Candidate], host: Iterable[float], card: Iterable[float]) -> Swap:

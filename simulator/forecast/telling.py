@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.engine.simulation import Recording
+from simulator.engine.task import Task
 from simulator.forecast.simulate import SimulatedStep
 from simulator.forecast.timeline import ABSENT_NS, TellingRank, Timeline
 from simulator.program.job import Job
@@ -50,6 +53,7 @@ def timeline(step: SimulatedStep, telling: list[Telling]) -> Timeline:
         start_ns=_columns(step, telling, stages, "begin_ns"),
         end_ns=_columns(step, telling, stages, "end_ns"),
         wire_bytes=np.concatenate([_wire_bytes(step, telling, stage) for stage in stages]),
+        waited_for=_waited_for(step, telling, stages),
     )
 
 
@@ -66,6 +70,34 @@ def _columns(step: SimulatedStep, telling: list[Telling], stages: list[int], nam
         columns = [times[:, one.behaviour] if one.stage == stage else np.full(len(times), ABSENT_NS) for one in telling]
         blocks.append(np.stack(columns, axis=1))
     return np.concatenate(blocks)
+
+
+def _waited_for(step: SimulatedStep, telling: list[Telling], stages: list[int]) -> np.ndarray:
+    blocks, offset = [], 0
+    for stage in stages:
+        program = step.programs[stage].tasks
+        found = np.full((len(program), len(telling)), -1)
+        for column, one in enumerate(telling):
+            if one.stage == stage:
+                for position, cause in _waits(program, step.recordings[stage], one.behaviour):
+                    found[position, column] = offset + cause
+        blocks.append(found)
+        offset += len(program)
+    return np.concatenate(blocks)
+
+
+def _waits(program: Sequence[Task], recording: Recording, behaviour: int) -> Iterator[tuple[int, int]]:
+    """Tasks of the compute stream that waited for another task, and for which one last."""
+    times = (recording.issue_ns, recording.start_ns, recording.end_ns)
+    issue, start, end = (values[:, behaviour].tolist() for values in times)
+    before = 0
+    for position, task in enumerate(program):
+        if task.stream != "compute":
+            continue
+        cause = max(task.deps, key=lambda dep: end[dep], default=None)
+        if cause is not None and start[position] > before and end[cause] > max(issue[position], before):
+            yield position, cause
+        before = end[position]
 
 
 def _wire_bytes(step: SimulatedStep, telling: list[Telling], stage: int) -> np.ndarray:

@@ -50,6 +50,9 @@ class Timeline:
     """int64, [tasks, ranks]."""
     wire_bytes: np.ndarray
     """float64, [tasks, ranks]: bytes that the rank sends in the task."""
+    waited_for: np.ndarray
+    """int, [tasks, ranks]: of a task of the compute stream that began later than it could have behind the one before,
+    the task that it waited for last; -1 where that is the host, or there was no wait."""
 
 
 @dataclass(frozen=True, slots=True)

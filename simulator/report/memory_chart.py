@@ -54,7 +54,8 @@ def memory_chart(curves: Iterable[MemoryCurve], timeline: Timeline, summary: Map
     legend(figure, [(colour, kind) for kind, colour in colours.items()])
     grid = figure.add_gridspec(len(shown), 1, left=0.065, right=0.985, top=0.84, bottom=0.06, hspace=0.32)
     for i, curve in enumerate(shown):
-        _draw_tier(figure.add_subplot(grid[i, 0]), curve, timeline, colours)
+        made_of = summary.get("memory", {}).get(curve.tier, {}).get("made_of", ())
+        _draw_tier(figure.add_subplot(grid[i, 0]), curve, timeline, colours, _largest_tensors(made_of))
     return figure
 
 
@@ -82,7 +83,17 @@ def _colours(curves: list[MemoryCurve]) -> dict[str, str]:
     return {kind: COLOURS.get(kind) or next(spare, "#9AA0A6") for kind in kinds}
 
 
-def _draw_tier(axes: Axes, curve: MemoryCurve, timeline: Timeline, colours: Mapping[str, str]) -> None:
+def _largest_tensors(made_of: Iterable[Mapping[str, Any]]) -> str:
+    """What of a step's own tensors takes most of the peak: "... saved activations of gate, layers 0 to 15: 2 GB"."""
+    one = next((one for one in made_of if one["phase"] != "resident"), None)
+    if one is None:
+        return ""
+    first, last = one["first_layer"], one["last_layer"]
+    layers = "" if first is None else f", layer {first}" if first == last else f", layers {first} to {last}"
+    return f"\nmost of the step's own {one['kind']} of {one['task']}{layers}: {human_bytes(one['bytes'])}"
+
+
+def _draw_tier(axes: Axes, curve: MemoryCurve, timeline: Timeline, colours: Mapping[str, str], tensors: str) -> None:
     total = total_bytes(curve)
     kept = fullest(curve.time_ns, total, _SPANS)
     x = curve.time_ns[kept] / 1e9
@@ -96,7 +107,7 @@ def _draw_tier(axes: Axes, curve: MemoryCurve, timeline: Timeline, colours: Mapp
             axes.fill_between(x, bottom, top, step="post", color=colour, lw=0, label=kind)
     axes.set_xlim(min(float(x[0]), float(timeline.start_ns.min(initial=0)) / 1e9), end)
     _draw_capacity(axes, curve)
-    _mark_peak(axes, curve, timeline, total)
+    _mark_peak(axes, curve, timeline, total, tensors)
     span_s = (end - float(x[0])) / _SPANS
     thinned = f", each {human_time(span_s)} at its fullest" if len(kept) < len(total) else ""
     words = f"{tier_label(curve.tier)} of rank {curve.rank.rank} ({curve.rank.label}){thinned}"
@@ -127,7 +138,7 @@ def _draw_capacity(axes: Axes, curve: MemoryCurve) -> None:
     )  # fmt: skip
 
 
-def _mark_peak(axes: Axes, curve: MemoryCurve, timeline: Timeline, total: np.ndarray) -> None:
+def _mark_peak(axes: Axes, curve: MemoryCurve, timeline: Timeline, total: np.ndarray, tensors: str) -> None:
     """The peak with its value, its moment and what made it; an arrow for the room between it and the capacity."""
     i = int(total.argmax())
     moment, peak, ceiling = float(curve.time_ns[i]) / 1e9, float(total[i]) / _GB, axes.get_ylim()[1]
@@ -135,7 +146,7 @@ def _mark_peak(axes: Axes, curve: MemoryCurve, timeline: Timeline, total: np.nda
     ran = _what_ran(timeline, curve, int(curve.time_ns[i]))
     words = (
         f"peak {human_bytes(float(total[i]))} at {human_time(moment)}{ran}"
-        f"\nlargest part {largest}: {human_bytes(float(curve.bytes_by_kind[largest][i]))}"
+        f"\nlargest part {largest}: {human_bytes(float(curve.bytes_by_kind[largest][i]))}{tensors}"
     )
     left, right = axes.get_xlim()
     late = moment > (left + right) / 2

@@ -18,13 +18,17 @@ SIZE_INCHES = (13.333, 7.5)
 """A slide of 16:9."""
 DOTS_PER_INCH = 150
 INK, FAINT = "#222222", "#6B7075"
+_TITLE_LETTERS, _NAME_LETTER = 63.0, 0.42
+"""Letters of the answer's usual size that a title's line has room for, and what a letter of the name takes of it."""
 _LEGEND_LETTERS, _PATCH_LETTERS = 180, 5
 """That a legend's row has room for at its usual size, and that a patch of colour takes of it."""
 
 
 def titles(figure: Figure, answer: str, scenario: str) -> None:
-    """The answer in large letters at the top left, the scenario's name at the right."""
-    figure.text(0.015, 0.96, answer, fontsize=19, fontweight="bold", color=INK, va="center")
+    """The answer in large letters at the top left, the scenario's name at the right; a long answer in smaller ones."""
+    room = _TITLE_LETTERS - _NAME_LETTER * len(scenario)
+    size = 19 * min(1.0, room / max(1, len(answer)))
+    figure.text(0.015, 0.96, answer, fontsize=size, fontweight="bold", color=INK, va="center")
     figure.text(0.985, 0.96, scenario, fontsize=11, color=FAINT, va="center", ha="right")
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def timeline_table(timeline: Timeline) -> pa.Table:
     """Columns rank, label, task, name, stream, kind, phase (text as dictionaries), layer and micro_batch (-1: none),
-    start_ns, end_ns (int64) and wire_bytes (float64).
+    start_ns, end_ns (int64), wire_bytes (float64) and waited_for (the number of a task; -1: none).
     """
     import pyarrow as pa
 
@@ -46,6 +46,7 @@ def timeline_table(timeline: Timeline) -> pa.Table:
             "start_ns": per_rank(timeline.start_ns, np.int64),
             "end_ns": per_rank(timeline.end_ns, np.int64),
             "wire_bytes": per_rank(timeline.wire_bytes, np.float64),
+            "waited_for": per_rank(timeline.waited_for, np.int32),
         }
     )
 

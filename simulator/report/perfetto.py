@@ -116,11 +116,14 @@ def _events(timeline: Timeline, column: int, common: list[tuple[str, str, str]])
     # A quotient by 1000 prints as the shortest decimal, which is the exact nanosecond.
     start_us = (start / 1000).tolist()
     duration_us = ((timeline.end_ns[:, column] - start) / 1000).tolist()
-    wire = timeline.wire_bytes[:, column].tolist()
-    for (head, arguments, category), ts, dur, sent in zip(common, start_us, duration_us, wire, strict=True):
+    wire, causes = timeline.wire_bytes[:, column].tolist(), timeline.waited_for[:, column].tolist()
+    for (head, arguments, category), ts, dur, sent, cause in zip(
+        common, start_us, duration_us, wire, causes, strict=True
+    ):
         seen = "" if column else category
-        bytes_sent = f',"wire_bytes":{sent:.0f}' if sent else ""
-        yield f'{{"ph":"X",{seen}{head},"pid":{pid},"ts":{ts},"dur":{dur},"args":{{{arguments}{bytes_sent}}}}}'
+        more = f',"wire_bytes":{sent:.0f}' if sent else ""
+        more += f',"waited_for":{json.dumps(timeline.name[cause])}' if cause >= 0 else ""
+        yield f'{{"ph":"X",{seen}{head},"pid":{pid},"ts":{ts},"dur":{dur},"args":{{{arguments}{more}}}}}'
 
 
 def _counters(memory: Iterable[MemoryCurve]) -> Iterator[str]:

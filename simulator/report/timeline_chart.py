@@ -30,6 +30,8 @@ _MOST_BARS = 400
 """Bars of one lane that a reader can still tell apart in the whole step; beyond, shares per bin."""
 _BINS = 450
 _LETTERS = "AB"
+_SHORTEST_WAIT = 0.004
+"""Of a close-up's width, the wait from which on it is hatched."""
 _STRIP_Y = -2.75
 """Upper edge of the strip of phases in lines of text; the letters of the windows stand between it and the lanes."""
 
@@ -127,6 +129,8 @@ def _draw_window(axes: Axes, scene: _Scene, window: Window, letter: str) -> None
     _draw_bars(axes, scene, inside)
     for lane, tasks in inside:
         _write_names(axes, scene, lane, tasks)
+        if lane.stream == "compute":
+            _write_waits(axes, scene, lane, tasks)
     _panel_title(axes, letter, window.title)
 
 
@@ -204,6 +208,36 @@ def _write_names(axes: Axes, scene: _Scene, lane: Lane, tasks: np.ndarray) -> No
             axes.text(
                 (start + end) / 2, lane.y + BAR_HEIGHT / 2, timeline.name[task], ha="center", va="center_baseline",
                 fontsize=6.5, color=scene.groups[scene.group[task]].ink, clip_on=True,
+            )  # fmt: skip
+
+
+def _write_waits(axes: Axes, scene: _Scene, lane: Lane, tasks: np.ndarray) -> None:
+    """In the gap before each of *tasks*, in the cause's colour, what it waited for."""
+    timeline = scene.timeline
+    left, right = axes.get_xlim()
+    before = dict(zip(lane.tasks[1:].tolist(), lane.tasks[:-1].tolist(), strict=True))
+    for task in tasks.tolist():
+        cause, earlier = int(timeline.waited_for[task, lane.column]), before.get(task)
+        if cause < 0:
+            continue
+        start = max(left, 0.0 if earlier is None else timeline.end_ns[earlier, lane.column] / 1e9)
+        end = min(right, timeline.start_ns[task, lane.column] / 1e9)
+        if end - start < _SHORTEST_WAIT * (right - left):
+            continue
+        colour, name = scene.groups[scene.group[cause]].colour, f"waits: {timeline.name[cause]}"
+        axes.broken_barh(
+            [(start, end - start)],
+            (lane.y, BAR_HEIGHT),
+            facecolor="none",
+            edgecolor=colour,
+            hatch="////",
+            lw=0,
+            alpha=0.45,
+        )
+        if end - start > (0.008 + 0.0098 * len(name)) * (right - left):
+            axes.text(
+                (start + end) / 2, lane.y + BAR_HEIGHT / 2, name, ha="center", va="center_baseline", fontsize=6.5,
+                color=INK, clip_on=True, bbox={"facecolor": "#F1F3F4", "edgecolor": "none", "pad": 1},
             )  # fmt: skip
 
 
