@@ -64,7 +64,8 @@ def _from_text(text: str, kind: str) -> float:
     match = _QUANTITY.fullmatch(text)
     units = _UNITS[kind]
     if not match or match[2] not in {"", *units}:
-        raise ValueError(f"found {text[:60]!r}, expected a quantity such as {_EXAMPLE[kind]!r}")
+        known = f"; units: {', '.join(_SECONDS)}" if kind == "seconds" else ""
+        raise ValueError(f"found {text[:60]!r}, expected a quantity such as {_EXAMPLE[kind]!r}{known}")
     return float(match[1]) * units.get(match[2], 1.0)
 
 

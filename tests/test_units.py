@@ -33,7 +33,11 @@ def test_quantities_read_as_si(value: object, kind: str, expected: float) -> Non
 @pytest.mark.parametrize(
     ("value", "kind", "expected"),
     [
-        ("3 parsecs", "seconds", "found '3 parsecs', expected a quantity such as '3 us'"),
+        (
+            "4 days",
+            "seconds",
+            "found '4 days', expected a quantity such as '3 us'; units: s, ms, us, ns, min, h, d",
+        ),
         ("400 Gbps", "bytes_per_s", "found '400 Gbps', expected a quantity such as '400 Gbit/s'"),
         ("141 gib", "bytes", "found '141 gib', expected a quantity such as '141 GiB'"),
         ("1_000 B", "bytes", "found '1_000 B', expected a quantity such as '141 GiB'"),

@@ -426,7 +426,7 @@ class Campaign(Section):
     most_accelerators: Degree | None = Field(
         None, description="... up to this one, for the cheapest that meets the goals; absent: at the size stated only."
     )
-    within: Seconds | None = Field(None, description="Deadline, from the start, to be met nine times in ten.")
+    within: Seconds | None = Field(None, description="Deadline, from the start, such as 4 d: met nine times in ten.")
     budget_usd: Annotated[float, Field(gt=0)] | None = Field(None, description="Most that it may cost, likewise.")
 
 

@@ -23,9 +23,13 @@ def sizing_headline(result: Mapping[str, Any]) -> str:
         return f"No size of cluster that was asked for trains on {tokens} tokens within the goals"
     usd = best["usd"]["p50"]
     cost = f", {human_count(usd)} USD" if usd is not None else ""
-    spare = best["paid_accelerators"] - best["accelerators"]
-    cards = f"{best['accelerators']:,} cards" + (f" and {spare} spare" if spare else "")
-    return f"{cards}: {tokens} tokens in {days(best['wall_s']['p50'])}{cost}"
+    return f"{cards(best)}: {tokens} tokens in {days(best['wall_s']['p50'])}{cost}"
+
+
+def cards(one: Mapping[str, Any]) -> str:
+    """Those in use, and those held ready."""
+    spare = one["paid_accelerators"] - one["accelerators"]
+    return f"{one['accelerators']:,} cards" + (f" and {spare} spare" if spare else "")
 
 
 def sizing_table(result: Mapping[str, Any]) -> Group:
@@ -47,12 +51,12 @@ def sizing_table(result: Mapping[str, Any]) -> Group:
 
 
 def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
-    cards = f"{one['accelerators']:,}"
+    used = f"{one['accelerators']:,}"
     if one["wall_s"] is None:
-        return cards, "-", "-", "-", "-", one["verdict"], one["reason"]
+        return used, "-", "-", "-", "-", one["verdict"], one["reason"]
     usd = one["usd"]["p50"]
     return (
-        cards,
+        used,
         days(one["wall_s"]["p50"]),
         days(one["wall_s"]["p90"]),
         "-" if usd is None else human_count(usd),
