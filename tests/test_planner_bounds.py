@@ -76,6 +76,8 @@ VARIANTS = {
         "training.execution=compiled",
         "training.float8={recipe: tensorwise}",
     ),
+    "dense, launched one by one": ("dense", "training.execution=eager", "training.sequence_length=256"),
+    "mixture, launched one by one": ("mixture", "training.execution=eager", "training.sequence_length=256"),
     "dense, every second layer": ("dense", "training.recompute={every: 2}"),
     "dense, alternate matmuls": (
         "dense",
@@ -211,3 +213,8 @@ def test_rough_bounds_are_below_close_ones(variant: str) -> None:
     _, _, (rough, *_, close) = _bounded(variant)
     assert (rough.step_s <= close.step_s * (1 + 1e-9)).all()
     assert (rough.peak_bytes <= close.peak_bytes * (1 + 1e-9)).all()
+
+
+def test_small_kernels_take_as_long_as_their_launches() -> None:
+    for bound in _bounded("dense, launched one by one")[2]:
+        assert (bound.terms[TERMS.index("launch_bound_s")] > 0.5 * bound.step_s).all()

@@ -4,8 +4,8 @@ Time: the compute stream of a rank runs its kernels one after the other and wait
 so a stage takes at least their sum for every micro-batch; before its first one the stages ahead of it run forward, and
 but where gradients of weights come last, they run backward after its last one. Two passes that run together take no
 less than their kernels, and than their transfers of each kind. The streams of parameter gathers and of gradient
-reductions, and the ports of each level of the fabric, are bounds of their own. Memory: what is resident, and what is
-alive when a stage holds most micro-batches.
+reductions, the host that launches kernels, and the ports of each level of the fabric, are bounds of their own. Memory:
+what is resident, and what is alive when a stage holds most micro-batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.planner.data_parallel import DataParallel
 from simulator.planner.memory_bound import MemoryBound
 from simulator.planner.mixed_prices import MixedPrices
 from simulator.planner.orders import Order
-from simulator.planner.passes import COMPUTE, EXCHANGE, PARTS
+from simulator.planner.passes import COMPUTE, EXCHANGE, HOST, PARTS
 from simulator.planner.splits import LAYOUT, Column, Splits
 from simulator.planner.stages import Edges, StageSums, Values, stage_edges
 from simulator.program.job import Job
@@ -140,7 +140,7 @@ def _time(order: Order, micro_batches: npt.NDArray[np.int64], work: _Work) -> tu
     parts = _parts(order, micro_batches, work)
     around = _before(work.forward, ahead) + (_before(work.backward, ahead) if order.returns else 0.0)
     tail_s = share * order.over_chunks(work.tail)
-    own = _in_all(parts)
+    own, host_s = _in_all(parts), parts[:, HOST].max(axis=1)
     chain = own + around + (tail_s[:, :1] if order.returns else tail_s)
     stage = chain.argmax(axis=1)
     streams = order.over_chunks(work.stream)
@@ -149,12 +149,14 @@ def _time(order: Order, micro_batches: npt.NDArray[np.int64], work: _Work) -> tu
     work_s, streams_s = chain[rows, stage], share * micro_batches * streams.max(axis=1)
     exposed = (chain - own - around)[rows, stage] + np.maximum(streams_s - work_s, 0.0)
     terms = np.concatenate([parts[rows, :, stage].T, [around[rows, stage]], [exposed]])
-    return np.maximum(work_s, streams_s), terms
+    busy_s = np.maximum(work_s, streams_s)
+    terms[HOST] = np.maximum(host_s - busy_s, 0.0)
+    return np.maximum(busy_s, host_s), terms
 
 
 def _in_all(parts: Values) -> Values:
-    """Seconds of all *parts*, [splits, parts, stages]."""
-    return np.asarray(sum(parts[:, part] for part in range(1, len(PARTS))) + parts[:, COMPUTE])
+    """Seconds of all *parts* but the host's, which issues while they run, [splits, parts, stages]."""
+    return np.asarray(sum(parts[:, part] for part in range(COMPUTE + 1, HOST)) + parts[:, COMPUTE])
 
 
 def _parts(order: Order, micro_batches: npt.NDArray[np.int64], work: _Work) -> Values:
@@ -169,9 +171,10 @@ def _parts(order: Order, micro_batches: npt.NDArray[np.int64], work: _Work) -> V
     alone = _so_often(order, ahead, work.forward) + _so_often(order, back, work.backward)
     beside = _so_often(order, passes - ahead, work.forward) + _so_often(order, passes - back, work.backward)
     waited = _waited(order, work, passes - ahead, passes - back)
-    alone[:, COMPUTE] += beside[:, COMPUTE]
+    for part in (COMPUTE, HOST):
+        alone[:, part] += beside[:, part]
     alone += waited
-    serial, longest = beside[:, COMPUTE] + _in_all(waited), beside[:, COMPUTE + 1 :].argmax(axis=1) + COMPUTE + 1
+    serial, longest = beside[:, COMPUTE] + _in_all(waited), beside[:, COMPUTE + 1 : HOST].argmax(axis=1) + COMPUTE + 1
     moved = np.take_along_axis(beside, longest[:, None], axis=1)
     more = np.maximum(moved - serial[:, None], 0.0)
     np.put_along_axis(alone, longest[:, None], np.take_along_axis(alone, longest[:, None], axis=1) + more, axis=1)
@@ -194,7 +197,7 @@ def _waited(order: Order, work: _Work, forwards: Values, backwards: Values) -> V
     waited = _so_often(order, forwards, ahead)
     if not order.fills:
         waited += _so_often(order, backwards, behind)
-    waited[:, COMPUTE] = 0.0
+    waited[:, [COMPUTE, HOST]] = 0.0
     return waited
 
 

@@ -41,7 +41,12 @@ class LeastPricing(Pricing):
 
 
 class _Growing(Costs):
-    """Costs without starts, gaps and weights of routed experts."""
+    """Costs without starts, gaps, launches and weights of routed experts."""
+
+    @property
+    def launch_ns(self) -> int:
+        """None: launches do not grow with the work."""
+        return 0
 
     def _plain(self, kernel: Kernel, direction: Direction) -> tuple[float, str]:
         key = (kernel, direction)

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 Amounts = npt.NDArray[np.float64]
-PARTS = ("compute_s", "exposed_tp_s", "exposed_cp_s", "exposed_all_to_all_s")
-"""What the time of a layer is made of, named as the forecast names it."""
-COMPUTE, TENSOR, CONTEXT, EXCHANGE = range(4)
+PARTS = ("compute_s", "exposed_tp_s", "exposed_cp_s", "exposed_all_to_all_s", "launch_bound_s")
+"""What the time of a layer is made of, named as the forecast names it; the last is the host's, beside all others."""
+COMPUTE, TENSOR, CONTEXT, EXCHANGE, HOST = range(5)
 """Their positions."""
 
 

@@ -39,6 +39,11 @@ class Pricing:
         self._sizes = [level.size for level in job.cluster.levels]
         self._shared = cache(lambda tp, etp: share_model(job.architecture, tp, etp))
 
+    @property
+    def launch_s(self) -> float:
+        """Host time of a launch."""
+        return self._costs.launch_ns / 1e9
+
     def own(self, tp: int, etp: int) -> Architecture:
         """The model as one rank of *tp* and *etp* holds it."""
         return self._shared(tp, etp)

@@ -193,7 +193,7 @@ class RoutedPrices:
 
         *stops*: running again ends before the last of them that keeps anything.
         """
-        stretch = RoutedStretch(len(on.indices), on.ep)
+        stretch = RoutedStretch(len(on.indices), on.ep, self._pricing.launch_s)
         keepers = [n for n, one in enumerate(routed) if one.operator.saved or one.operator.restored]
         last = max(keepers, default=0) if stops else len(routed)
         gathered = 1

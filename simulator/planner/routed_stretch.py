@@ -10,16 +10,17 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.engine.task import Quantity
-from simulator.planner.passes import COMPUTE, PARTS, TENSOR, Amounts, Passes
+from simulator.planner.passes import COMPUTE, HOST, PARTS, TENSOR, Amounts, Passes
 from simulator.program.costs import Priced
 from simulator.program.step import Step
 
 
 class RoutedStretch:
-    """Of *layers* layers on *ranks* ranks."""
+    """Of *layers* layers on *ranks* ranks, where a launch takes the host *launch_s* seconds."""
 
-    def __init__(self, layers: int, ranks: int) -> None:
+    def __init__(self, layers: int, ranks: int, launch_s: float) -> None:
         self._shape = layers, ranks
+        self._launch_s = launch_s
         self._row_bytes, self._told = np.zeros(3), np.zeros(3)
         self._saved, self._restored = np.zeros(self._shape), np.zeros(self._shape)
         self._work = [np.zeros((2, *self._shape))]
@@ -32,6 +33,8 @@ class RoutedStretch:
             self._work[-1][direction] += self._seconds(priced)
         self._moved[0, TENSOR] += moves_s
         self._moved[1, TENSOR] += moves_back_s
+        for passes, priced in enumerate((step.forward, step.backward, step.forward)[: 2 + again]):
+            self._moved[passes, HOST] += self._launch_s * priced.launches
         if again:
             self._again[-1] += self._seconds(step.forward)
             self._moved[2, TENSOR] += moves_s

@@ -20,7 +20,7 @@ from simulator.model.parameters import embedding_parameters, head_parameters
 from simulator.model.recompute import WHOLE, LayerPlan, Recompute
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.sharding import Adapter
-from simulator.planner.passes import COMPUTE, PARTS, Passes
+from simulator.planner.passes import COMPUTE, HOST, PARTS, Passes
 from simulator.planner.places import places
 from simulator.planner.pricing import Pricing, Steps, is_loose, reruns
 from simulator.program.costs import Priced
@@ -78,7 +78,8 @@ class TokenPrices:
         found = []
         for place in self._firsts:
             adapters, parts = job.trained.adapters(place.parameters(own, tp)), place.parts(job.architecture, workload)
-            found.append(_price(self._pricing.plan(parts, recompute, exchanges=True), steps, adapters))
+            plan = self._pricing.plan(parts, recompute, exchanges=True)
+            found.append(_price(plan, steps, adapters, self._pricing.launch_s))
         found = [found[make] for make in self._make]
         ahead, back, repeated = (np.stack([one[n] for one in found], axis=1) for n in range(3))
         inputs = float(workload.own_tokens * job.architecture.hidden * workload.activation_bytes)
@@ -96,7 +97,7 @@ class TokenPrices:
         adapters = job.trained.adapters([*embedding_parameters(own), *head_parameters(own)])
 
         def passes(operators: tuple[Operator, ...]) -> tuple[Seconds, Seconds]:
-            return _price(LayerPlan(operators), steps, adapters)[:2]
+            return _price(LayerPlan(operators), steps, adapters, self._pricing.launch_s)[:2]
 
         model, variant = job.architecture, job.loss
         behind = [*loss_operators(model, workload, variant)]
@@ -107,7 +108,7 @@ class TokenPrices:
 
 
 def _price(
-    plan: LayerPlan, steps: Steps, adapters: dict[str, Adapter]
+    plan: LayerPlan, steps: Steps, adapters: dict[str, Adapter], launch_s: float
 ) -> tuple[Seconds, Seconds, Seconds, float, float, bool]:
     priced = [
         steps.of(operator, adapters, again=plan.runs_again(number)) if operator.rows == "tokens" else None
@@ -115,11 +116,11 @@ def _price(
     ]
     restores = [stretch.restore for stretch in plan.stretches]
     copies = [steps.of(copy, adapters) if copy and copy.rows == "tokens" else None for copy in restores]
-    return _summed(plan, priced, copies)
+    return _summed(plan, priced, copies, launch_s)
 
 
 def _summed(
-    plan: LayerPlan, steps: list[Step | None], copies: list[Step | None]
+    plan: LayerPlan, steps: list[Step | None], copies: list[Step | None], launch_s: float
 ) -> tuple[Seconds, Seconds, Seconds, float, float, bool]:
     """Forward, backward, recomputed seconds by part; bytes kept and restored; whether no stop is among routed ones.
 
@@ -133,9 +134,11 @@ def _summed(
         if step is None:
             continue
         ahead = _one_way(step.forward, step.moves, step.ring) + _in_rounds(step.rounds)
+        ahead[HOST] = step.forward.launches * launch_s
         forward += ahead
         again += ahead if reruns(plan, number) and (number < last or not plan.stops_early) else 0.0
         back = _with_gradients(step) if step.beside else _one_way(step.backward, step.moves_back, step.ring_back)
+        back[HOST] = step.backward.launches * launch_s
         backward += back + _in_rounds(step.rounds_back)
         saved += _total(step.saved.tensors) + (_total([step.output_bytes]) if is_loose(plan, number) else 0.0)
         restored += _total(step.restored.tensors)
