@@ -118,7 +118,9 @@ def _plan(
     campaign = document.content.campaign
     with placing(document):
         if campaign is not None and campaign.most_accelerators is not None:
-            return _size(document.content, path.parent, store, pool, hear, simulate)
+            answer = _size(document.content, path.parent, store, pool, hear, simulate)
+            tell_guesses(document.content, path.parent)
+            return answer
         result = find(document.content, path.parent, store, pool, most=simulate, hear=hear)
     tell_guesses(document.content, path.parent)
     if result["winner"]:

@@ -155,7 +155,8 @@ def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
             loss_label(split["loses_by"]),
             style=_STYLES[split["verdict"]],
         )
-    table.caption = "Z ZeRO stage, R recomputes, r in part, xN sequences at once; * on the front of time, cost, memory"
+    told = "Z ZeRO stage, R recomputes, r in part, xN sequences at once; USD of one step"
+    table.caption = f"{told}; * on the front of time, cost, memory"
     table.caption_justify = "left"
     return table
 
