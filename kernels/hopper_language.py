@@ -28,3 +28,13 @@ def before(WIDTHS, i):
 def waited(sums, LEFT: gl.constexpr, WIDTHS: gl.constexpr):
     """The sums once no more than some products are under way."""
     return (warpgroup_mma_wait(LEFT, deps=sums),) if len(WIDTHS) == 1 else warpgroup_mma_wait(LEFT, deps=sums)
+
+
+@gluon.jit
+def copy_weights(to, ptr, W, B: gl.constexpr):
+    """Copy weights of B keys for one part of the heads; a key's weights lie W apart from the next one's."""
+    columns: gl.constexpr = to.shape[1] // 8
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [32 // columns, columns], [4, 1], [1, 0])
+    b_B = gl.arange(0, B, layout=gl.SliceLayout(1, L))
+    h_X = gl.arange(0, to.shape[1], layout=gl.SliceLayout(0, L))
+    copy_to_shared(to, ptr + (b_B * W)[:, None] + h_X[None, :])

@@ -117,17 +117,23 @@ def _hand_over(powers, powers_XB, references, reference_X, done):
 
 
 @gluon.jit
+def _nothing():
+    """(no sums, no scores, references that any score exceeds, no sum of powers, keys of a tile by number)."""
+    reference_X = gl.full([X], LOWEST, gl.float32, ROW)
+    none_XP, none_XB = gl.zeros([X, P], gl.float32, SUMS), gl.zeros([X, B], gl.float32, SCORES)
+    b_B = gl.arange(0, B, layout=gl.SliceLayout(0, SCORES))
+    return none_XP, none_XB, reference_X, gl.zeros([X], gl.float32, ROW), b_B
+
+
+@gluon.jit
 def _even(q, keys, bars, shared, index_ptr, scale_log2, J: gl.constexpr):
     """Scores of even tiles and sums of the left half of the channels: (sums, their reference, sum of own powers)."""
     q_L, q_R, q_rope = q
     kv_L, kv_R, kv_rope = keys
     q_ready, ready, free, handed = bars
     odd_powers, references, _ = shared
-    sum_XP = warpgroup_mma_init(gl.zeros([X, P], gl.float32, SUMS))
-    none_XB = gl.zeros([X, B], gl.float32, SCORES)
-    reference_X = gl.full([X], LOWEST, gl.float32, ROW)
-    total_X = gl.zeros([X], gl.float32, ROW)
-    b_B = gl.arange(0, B, layout=gl.SliceLayout(0, SCORES))
+    sum_XP, none_XB, reference_X, total_X, b_B = _nothing()
+    sum_XP = warpgroup_mma_init(sum_XP)
     mbarrier.wait(q_ready, 0)
     for n in range(J // (2 * B)):
         phase = n & 1
@@ -175,11 +181,7 @@ def _odd(q, keys, bars, shared, index_ptr, scale_log2, J: gl.constexpr):
     kv_L, kv_R, kv_rope = keys
     q_ready, ready, free, handed = bars
     odd_powers, references, _ = shared
-    sum_XP = gl.zeros([X, P], gl.float32, SUMS)
-    none_XB = gl.zeros([X, B], gl.float32, SCORES)
-    reference_X = gl.full([X], LOWEST, gl.float32, ROW)
-    total_X = gl.zeros([X], gl.float32, ROW)
-    b_B = gl.arange(0, B, layout=gl.SliceLayout(0, SCORES))
+    sum_XP, none_XB, reference_X, total_X, b_B = _nothing()
     mbarrier.wait(q_ready, 0)
     for n in range(J // (2 * B)):
         phase = n & 1

@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.hopper_language import before, copy_to_shared
+from kernels.hopper_language import before, copy_to_shared, copy_weights
 
 B = gl.constexpr(64)
 P, R = gl.constexpr(256), gl.constexpr(32)
@@ -59,16 +59,6 @@ def _hold(held, ptr, first, heads, width: gl.constexpr):
 
 
 @gluon.jit
-def _copy_tile(to, ptr, W):
-    """Weights of a tile's keys for one part of heads."""
-    columns: gl.constexpr = to.shape[1] // 8
-    L: gl.constexpr = gl.BlockedLayout([1, 8], [32 // columns, columns], [4, 1], [1, 0])
-    b_B = gl.arange(0, B, layout=gl.SliceLayout(1, L))
-    h_X = gl.arange(0, to.shape[1], layout=gl.SliceLayout(0, L))
-    copy_to_shared(to, ptr + (b_B * W)[:, None] + h_X[None, :])
-
-
-@gluon.jit
 def _fetch(held, stages, bars, pointers, sizes, first, J: gl.constexpr, C: gl.constexpr, D: gl.constexpr,
            WIDTHS: gl.constexpr):  # fmt: skip
     """Copy the program's channels of all heads once, then each tile's gradients of scores and probabilities."""
@@ -86,8 +76,8 @@ def _fetch(held, stages, bars, pointers, sizes, first, J: gl.constexpr, C: gl.co
         stage = n % STAGES
         mbarrier.wait(free.index(stage), (n // STAGES & 1) ^ 1)
         for i in gl.static_range(len(WIDTHS)):
-            _copy_tile(ds[i].index(stage), ds_ptr + n * B * W + before(WIDTHS, i), W)
-            _copy_tile(p[i].index(stage), p_ptr + n * B * W + before(WIDTHS, i), W)
+            copy_weights(ds[i].index(stage), ds_ptr + n * B * W + before(WIDTHS, i), W, B)
+            copy_weights(p[i].index(stage), p_ptr + n * B * W + before(WIDTHS, i), W, B)
         async_copy.mbarrier_arrive(ready.index(stage), increment_count=False)
 
 

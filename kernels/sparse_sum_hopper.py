@@ -20,22 +20,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
 )
 
-from kernels.hopper_language import barrier, before, copy_to_shared, waited
+from kernels.hopper_language import barrier, before, copy_to_shared, copy_weights, waited
 
 B = gl.constexpr(32)
 P = gl.constexpr(256)
 STAGES = gl.constexpr(5)
 THREADS = gl.constexpr(128)
-
-
-@gluon.jit
-def _copy_weights(to, ptr, W):
-    """Weights of one step's keys for one part of the heads."""
-    columns: gl.constexpr = to.shape[1] // 8
-    L: gl.constexpr = gl.BlockedLayout([1, 8], [32 // columns, columns], [4, 1], [1, 0])
-    b_B = gl.arange(0, B, layout=gl.SliceLayout(1, L))
-    h_X = gl.arange(0, to.shape[1], layout=gl.SliceLayout(0, L))
-    copy_to_shared(to, ptr + (b_B * W)[:, None] + h_X[None, :])
 
 
 @gluon.jit
@@ -54,7 +44,7 @@ def _fetch(kv, weights, bars, pointers, W, J: gl.constexpr, C: gl.constexpr, WID
         index_B = gl.load(index_ptr + gl.minimum(n + 1, J // B - 1) * B + b_B)
         mbarrier.wait(free.index(stage), (n // STAGES & 1) ^ 1)
         for part in gl.static_range(len(WIDTHS)):
-            _copy_weights(weights[part].index(stage), weight_ptr + n * B * W + before(WIDTHS, part), W)
+            copy_weights(weights[part].index(stage), weight_ptr + n * B * W + before(WIDTHS, part), W, B)
         copy_to_shared(kv.index(stage), at_BP, mask=here_B1)
         copy_to_shared(kv.index(STAGES + stage), at_BP + P, mask=here_B1)
         async_copy.mbarrier_arrive(ready.index(stage), increment_count=False)
