@@ -114,7 +114,10 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dloss):
         gradients, ctx.gradients = ctx.gradients, []
-        return *(None if d is None else d.mul_(dloss.to(d.dtype)) for d in gradients), None, None, None
+        # The operator for lists moves vectors; that for one tensor and a scalar of the GPU moves single numbers.
+        if there := [d for d in gradients if d is not None]:
+            torch._foreach_mul_(there, dloss.to(there[0].dtype))
+        return *gradients, None, None, None
 
 
 def _differentiate(
