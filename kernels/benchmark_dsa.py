@@ -82,16 +82,34 @@ def more_heads(heads: int = 64) -> Iterator[Row]:
 
 
 def given_scores() -> Iterator[Row]:
-    """The best of given scores of whole rows, beside torch.topk; then an indexer made of it."""
+    """The best of given scores beside torch.topk: of many rows and of few; then an indexer made of it."""
     for S, dtype in product((8192, 32768, 131072), (torch.float32, torch.bfloat16)):
-        score = drawn(8192, S, dtype=dtype)
-        row: Row = {"kernel": "topk", "shape": (8192, S), "type": str(dtype), "bytes": float(score.nbytes)}
-        some = score[:64]
-        found, wanted = some.gather(1, topk.best(some, TOP).long()), some.topk(TOP, dim=1).values
-        row["values_alike"] = found.sort(1, descending=True).values.equal(wanted)
-        row["fused_s"] = seconds(lambda s=score: topk.best(s, TOP), 5)
-        yield row | {"plain_s": seconds(lambda s=score: s.topk(TOP, dim=1, sorted=False), 2)}
+        yield _chosen(8192, S, dtype)
+    for T, S in product((1, 16, 64), (4096, 8192, 32768, 131072)):
+        yield _chosen(T, S, torch.float32)
+    for past, kind in product((0, 8192, 32768, 131072), ("normal", "equal", "rising")):
+        yield _chosen_of_seen(8192, past, kind)
     yield from _stored_scores()
+
+
+def _chosen(T: int, S: int, dtype: torch.dtype) -> Row:
+    """Rows of random scores, whether the best of some of them are those of torch.topk, and times."""
+    score = drawn(T, S, dtype=dtype)
+    row: Row = {"kernel": "topk", "shape": (T, S), "type": str(dtype), "bytes": float(score.nbytes)}
+    some = score[:1024]
+    found, wanted = some.gather(1, topk.best(some, TOP).long()), some.topk(TOP, dim=1).values
+    row["values_alike"] = found.sort(1, descending=True).values.equal(wanted)
+    row["fused_s"] = seconds(lambda: topk.best(score, TOP), 5)
+    return row | {"plain_s": seconds(lambda: score.topk(TOP, dim=1, sorted=False), 2)}
+
+
+def _chosen_of_seen(T: int, past: int, kind: str) -> Row:
+    """Rows of one score more each, as of the last queries of a sequence: random, all equal, or rising with the key."""
+    score = drawn(T, past + T, dtype=torch.float32)
+    if kind != "normal":
+        score.copy_(torch.ones_like(score) if kind == "equal" else torch.arange(past + T, device="cuda").expand(T, -1))
+    row: Row = {"kernel": f"topk of seen keys, {kind} scores", "shape": (T, past + T), "bytes": 4 * pairs(T, past + T)}
+    return row | {"fused_s": seconds(lambda: topk.best(score, TOP, past), 3)}
 
 
 def _stored_scores() -> Iterator[Row]:
