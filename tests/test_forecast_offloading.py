@@ -22,7 +22,16 @@ NVME = "training.offload.optimizer=nvme"
         (("training.offload.parameters=nvme",), "where the optimizer is not; allowed: optimizer nvme, or true"),
         ((OPTIMIZER, "training.offload.nvme.share=0.5"), "nothing is on drives; leave it out, or optimizer nvme"),
         ((NVME, "training.offload.nvme.direct=true"), "no parameters are on drives for cards to read"),
-        ((OPTIMIZER, "training.zero=2"), "not simulated under zero 2"),
+        ((OPTIMIZER, "training.zero=0", "parallel={dp_replicate: 16}"), "not simulated under zero 0"),
+        (("training.offload.optimizer=0.5", "training.zero=2"), "under zero 2 it moves as a whole; allowed: 1"),
+        (
+            ("training.offload.optimizer=1", "training.zero=2", "training.global_batch_sequences=32"),
+            "gradients of several micro-batches come back to be added; allowed: a batch of 16",
+        ),
+        (
+            ("training.offload.optimizer=1", "training.zero=2", "training.deepspeed.overlap_comm=true"),
+            "allowed: overlap_comm false",
+        ),
         (("training.offload.optimizer=0.5",), "found 0.5, but under zero 3 it moves as a whole; allowed: 1"),
         ((OPTIMIZER, "training.optimizer.name=sgd"), "allowed: adamw"),
         ((OPTIMIZER, "training.optimizer.state_dtype=bf16"), "state_dtype fp32"),

@@ -82,8 +82,8 @@ def test_behaviours_read_what_is_theirs() -> None:
 
 
 def test_a_published_rate_of_the_same_drives_is_lower() -> None:
-    # DeepSpeed's DeepNVMe read 48 GB/s of the eight drives of an ND H200 v5 to its cards (blog of June 2025); the node's
-    # figure is another measurement of the same machine, by FIO.
+    # DeepSpeed's DeepNVMe read 48 GB/s of the eight drives of an ND H200 v5 to its cards (blog of June 2025); FIO read
+    # 55.6 GB/s of the same machine's.
     size = 8e9
     seconds = float(drives()[0].read_to_card(size).duration_ns[0]) / 1e9
     assert 8 * size / seconds / 48e9 - 1 == pytest.approx(0.16, abs=0.005)

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 from small_jobs import Small, lower
 
@@ -18,7 +19,7 @@ def moved(program: StageProgram) -> list[Task]:
 
 
 def sent(tasks: list[Task]) -> float:
-    return sum(float(task.collective.wire_bytes[0]) for task in tasks)  # type: ignore[union-attr,index]
+    return sum(float(np.max(task.collective.wire_bytes)) for task in tasks)  # type: ignore[union-attr]
 
 
 def test_parameters_are_whole_and_the_optimizer_is_shared(small: Small) -> None:
@@ -77,3 +78,32 @@ def test_the_update_holds_the_share_of_gradients_in_fp32(small: Small) -> None:
     assert taken["zero2.wide partition"] == 4 * PARAMETERS / 16
     ledger = account(program.tasks, program.resident, 1)["hbm"]
     assert ledger.left_bytes[0] == pytest.approx(0)
+
+
+def test_with_the_optimizer_on_the_host_gradients_leave_in_fp32_and_weights_come_back(small: Small) -> None:
+    program = zero2(small, "training.offload.optimizer=1")
+    owned = PARAMETERS / 16
+    copies = {kind: [task for task in moved(program) if task.kind == kind] for kind in ("copy_out", "copy_in")}
+    assert {kind: sent(tasks) for kind, tasks in copies.items()} == {
+        "copy_out": pytest.approx(4 * owned),
+        "copy_in": pytest.approx(4 * owned),
+    }
+    passes = {task.name: sent([task]) for task in moved(program) if task.stream == "cores"}
+    assert passes == {"scale gradients on cpu": pytest.approx(8 * owned), "cpu AdamW": pytest.approx(28 * owned)}
+    assert [task.phase for task in copies["copy_out"]] == ["backward"]
+    assert "optimizer" not in {task.kind for task in program.tasks}
+
+
+def test_a_card_whose_optimizer_is_on_the_host_holds_its_parameters_alone(small: Small) -> None:
+    program = zero2(small, "training.offload.optimizer=1")
+    ledgers = account(program.tasks, [*program.resident, *program.born], 1)
+    assert all(abs(ledger.left_bytes).max() < 1 for ledger in ledgers.values())
+    held = [item for item in (*program.resident, *program.born) if item.key != "resident.matmul workspaces"]
+    assert {item.key: item.bytes for item in held if item.tier == "hbm"} == {"resident.parameters": 2 * PARAMETERS}
+    # 17.8 MB each of weights and gradients are pinned as 2^25 bytes.
+    assert {item.key: item.bytes for item in held if item.tier == "ddr"} == {
+        "resident.master weights on host": 2**25,
+        "resident.gradients on host": 2**25,
+        "resident.moments on host": 8 * PARAMETERS / 16,
+    }
+    assert not any(item.key.startswith("zero2.partition") for task in program.tasks for item in task.allocates)

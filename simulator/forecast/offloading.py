@@ -37,6 +37,8 @@ def offload_problems(scenario: Scenario) -> Iterator[str]:
     """Why the other settings have no such offload."""
     yield from _update_problems(scenario.training)
     yield from _drive_problems(scenario.training.offload)
+    if scenario.training.zero == 2 and scenario.training.offload.optimizer:
+        yield from _zero_offload_problems(scenario)
     if scenario.training.offload.activations is not None:
         yield from _activation_problems(scenario)
 
@@ -76,15 +78,25 @@ def _optimizer_problems(training: Training) -> Iterator[str]:
     if asked.optimizer == "nvme":
         if zero != 3:
             yield f"{_WHERE}.optimizer: found nvme, which is ZeRO-3's, with zero {zero}; allowed: zero 3"
-    elif zero not in (1, 3):
-        yield f"{_WHERE}.optimizer: is not simulated under zero {zero}; allowed: zero 1 or 3"
-    elif zero == 3 and asked.optimizer != 1:
-        yield f"{_WHERE}.optimizer: found {asked.optimizer:g}, but under zero 3 it moves as a whole; allowed: 1"
+    elif zero == 0:
+        yield f"{_WHERE}.optimizer: is not simulated under zero 0; allowed: zero 1, 2 or 3"
+    elif zero in (2, 3) and asked.optimizer != 1:
+        yield f"{_WHERE}.optimizer: found {asked.optimizer:g}, but under zero {zero} it moves as a whole; allowed: 1"
     if not optimizer.master_weights or optimizer.state_dtype != "fp32" or optimizer.implementation != "fused":
         yield (
             f"{_WHERE}.optimizer: the host updates fp32 master weights with fp32 states in one pass; allowed: "
             "master_weights true, state_dtype fp32, implementation fused"
         )
+
+
+def _zero_offload_problems(scenario: Scenario) -> Iterator[str]:
+    """What is not simulated of DeepSpeed's ZeRO-2 with its optimizer on the host."""
+    training, where = scenario.training, f"{_WHERE}.optimizer: found beside zero 2"
+    ranks = scenario.parallel.dp_shard * training.micro_batch_sequences
+    if training.global_batch_sequences > ranks:
+        yield f"{where}, where gradients of several micro-batches come back to be added; allowed: a batch of {ranks}"
+    if training.deepspeed.overlap_comm:
+        yield f"{where}, whose copies beside overlapped reductions are not simulated; allowed: overlap_comm false"
 
 
 def _drive_problems(asked: Asked) -> Iterator[str]:

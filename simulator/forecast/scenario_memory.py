@@ -37,7 +37,7 @@ class Offload(Section):
         0.0,
         description=(
             "Share of the optimizer's states that is in host memory, updated by the host's cores. zero 1: any "
-            "(Megatron-LM's optimizer_offload_fraction); zero 3: 1, with the master weights (DeepSpeed's "
+            "(Megatron-LM's optimizer_offload_fraction); zero 2 or 3: 1, with the master weights (DeepSpeed's "
             "offload_optimizer). nvme, zero 3: on drives, from where the cores get it to update it (ZeRO-Infinity)."
         ),
     )

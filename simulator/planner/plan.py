@@ -202,6 +202,10 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
                 "it out, and try it on the best"
             ]
         )
+    if scenario.training.zero == 2 and scenario.training.offload.optimizer:
+        raise Refused(
+            ["training.offload.optimizer: bounds of splits do not know ZeRO-2's on the host; leave it out, or zero 3"]
+        )
     scenario = for_any_sharding(scenario)
     job = job_of_any_split(scenario, folder)
     if len(job.micro_batches) > 1 or job.micro_batches[0].lengths:

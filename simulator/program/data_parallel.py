@@ -98,7 +98,17 @@ def data_parallel(
     if job.zero == 2:
         sizes = [share.elements for group in layout.groups for share in group.trained]
         trained, largest, ranks = sum(sizes), max(sizes, default=0), job.mesh.fsdp
-        return Zero2(emitter, costs, network, job.buckets, late=late, trained=trained, largest=largest, ranks=ranks)
+        return Zero2(
+            emitter,
+            costs,
+            network,
+            job.buckets,
+            late=late,
+            trained=trained,
+            largest=largest,
+            ranks=ranks,
+            host=host if job.offload.updated_on_host else None,
+        )
     scaled = [share.shard for group in layout.groups for share in group.trained if share.width == 1]
     fully_sharded = PipelinedFsdp if job.pipeline.stages > 1 else Fsdp
     return fully_sharded(

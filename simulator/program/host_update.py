@@ -5,10 +5,12 @@ that all processes of the node share. In bytes an element of fp32 parameters, gr
 reads four and writes three (28); one step by step reads and writes 88: a first moment's lerp 12, the second's two steps
 20, the root, its quotient and its sum 32 with what a new tensor's first write reads, decay 8 and update 16.
 
-Three systems, as they run:
+Four systems, as they run:
 
 - Megatron-LM's `HybridDeviceOptimizer` under ZeRO-1, without overlap: gradients out in fp32, a fused AdamW of PyTorch,
   and the new master weights back into those on the card, where they stay as well.
+- DeepSpeed's ZeRO-2 with `offload_optimizer` (ZeRO-Offload): gradients, out since the backward pass, are scaled (8) and
+  updated by `DeepSpeedCPUAdam` (28); the fp32 weights go to the card, which casts them.
 - FSDP2's `CPUOffloadPolicy`: parameters and gradients are there already.
 - DeepSpeed's ZeRO-3 with `offload_optimizer`: gradients, out since the backward pass, are scaled (8), updated by
   `DeepSpeedCPUAdam` (28), cast (8) and copied to the card's bf16 shards out of memory that is not pinned.
@@ -19,11 +21,12 @@ The host waits for its own cores, and for the gradients before them.
 from __future__ import annotations
 
 from simulator.program.costs import Priced
-from simulator.program.emitter import Emitter
+from simulator.program.emitter import Emitter, allocation
 from simulator.program.fsdp import COMPUTE_BYTES
 from simulator.program.host_memory import COPY_IN, COPY_OUT, CORES, HostMemory
 from simulator.program.job import Job
 from simulator.program.update import Owned
+from simulator.program.zero2 import WIDE_PARAMETERS
 
 FP32_BYTES = 4
 SCALE_BYTES = 2 * FP32_BYTES
@@ -50,6 +53,11 @@ class HostUpdate:
             self._gradients_out()
             self.sweep("cpu AdamW", "cpu_optimizer", job.optimizer.sweep_bytes)
             self.parameters_in(FP32_BYTES, copies=self._tensors)
+        elif job.zero == 2:
+            self.sweep("scale gradients on cpu", "cpu_pass", SCALE_BYTES)
+            self.sweep("cpu AdamW", "cpu_optimizer", job.optimizer.sweep_bytes)
+            self.parameters_in(FP32_BYTES, copies=1)
+            self._emitter.take(allocation(WIDE_PARAMETERS, "workspace", self._elements * FP32_BYTES))
         elif job.offload.parameters:
             self.sweep("cpu AdamW", "cpu_optimizer", _adamw_bytes(job))
         else:

@@ -84,7 +84,7 @@ def lay_out(job: Job, stage: int) -> Layout:
     groups = tuple(group for unit in units for group in unit.groups)
     owned = ownership(job, groups)
     on_card, on_host = share_out(owned, job.offload.updated_on_host)
-    resident = tuple(_kept(_resident(job, groups, owned)))
+    resident = tuple(_kept(_resident(job, groups, on_card if job.zero == 2 else owned)))
     born = tuple(_kept({("moments", "optimizer"): _moments(job, on_card)}))
     way = job.offload.drives
     hosted = host_resident(job, groups, on_host) if way is None else drive_resident(job, way, units, on_host)
@@ -215,14 +215,14 @@ def host_resident(job: Job, groups: tuple[ShardGroup, ...], on_host: Ownership) 
 
     Megatron-LM pins a copy of the master weights and of their gradients, tensor by tensor. FSDP2 pins the shards of all
     parameters. DeepSpeed has the master weights in memory that is not pinned, and pins the share of the gradients
-    whole, in bf16 and in fp32 (`pin_memory: true`).
+    whole, in bf16 and in fp32 (`pin_memory: true`); under ZeRO-2 it pins flat fp32 master weights and gradients.
     """
     sizes = [tensor.elements * FP32_BYTES for tensor in on_host.tensors]
     if job.offload.parameters:
         shards = [share.shard * job.frozen_bytes for group in groups for share in group.frozen]
         shards += [share.shard * job.optimizer.stored_bytes for group in groups for share in group.trained]
         yield pinned("resident.parameters on host", "parameters", [float(size) for size in shards])
-    elif sizes and job.zero == 1:
+    elif sizes and job.zero in (1, 2):
         yield pinned("resident.master weights on host", "optimizer", sizes)
         yield pinned("resident.gradients on host", "gradients", sizes)
     elif sizes:

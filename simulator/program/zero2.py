@@ -6,6 +6,10 @@ and what the rank owns copied out twice, into the bucket and into its partition.
 summed where it is. Without overlap all of that is in the way of the backward pass; with it there are two buckets, and a
 reduction waits for the one before. Every micro-batch reduces; later ones make a partition of their own and add it.
 
+With the optimizer on the host (ZeRO-Offload; Ren et al., 2021) there is no partition on the card: of every bucket what
+the rank owns is normed in double precision, widened to fp32 and copied to pinned memory, all of it on the stream of
+compute, and the host looks for infinities in each tensor, which it waits for.
+
 The update takes the norm of each tensor in double precision, flattens the partition, widens it to fp32, scales it, runs
 the optimizer on one flat master tensor, narrows that into the parameters and gathers them.
 """
@@ -19,16 +23,21 @@ from simulator.program.buckets import Bucketed, Buckets, Gradient, move
 from simulator.program.costs import Costs
 from simulator.program.emitter import COMPUTE, Emitter, allocation
 from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE
+from simulator.program.host_memory import COPY_OUT, HostMemory
 from simulator.program.network import Network
 
 FP32_BYTES = 4
 FP64_BYTES = 8
+WIDE_PARAMETERS = "zero2.wide parameters"
+"""Key of the fp32 weights that have come from the host, on the card."""
 _BUCKET = "zero2.bucket"
 _PARTITION = "zero2.partition"
 
 
 class Zero2(Bucketed):
-    """Writes what ZeRO-2 adds to a program. *trained* elements are shared by *ranks*; the *largest* tensor counts."""
+    """Writes what ZeRO-2 adds to a program. *trained* elements are shared by *ranks*; the *largest* tensor counts. The
+    optimizer is in the memory of a *host*, if there is one.
+    """
 
     def __init__(
         self,
@@ -41,6 +50,7 @@ class Zero2(Bucketed):
         trained: int,
         largest: int,
         ranks: int,
+        host: HostMemory | None = None,
     ) -> None:
         self._emitter = emitter
         self._costs = costs
@@ -51,7 +61,8 @@ class Zero2(Bucketed):
         self._owned = trained / ranks
         self._largest = min(largest, self._owned)
         self._ranks = ranks
-        self._filled = 0.0
+        self._host = host
+        self._filled, self._tensors = 0.0, 0
         self._large: list[str] = []
         self._under_way: tuple[int, float] | None = None
 
@@ -69,7 +80,9 @@ class Zero2(Bucketed):
             self._emitter.release(_BUCKET)
 
     def before_update(self) -> None:
-        """The norm of what the rank owns, and its gradient as one fp32 tensor, scaled."""
+        """The norm of what the rank owns, and its gradient as one fp32 tensor, scaled; a host has that already."""
+        if self._host is not None:
+            return
         emitter, owned = self._emitter, self._owned
         double = allocation("zero2.double", "workspace", self._largest * FP64_BYTES)
         move(emitter, self._costs, "gradient norm", "reduction", owned * (COMPUTE_BYTES + 2 * FP64_BYTES))
@@ -86,8 +99,11 @@ class Zero2(Bucketed):
 
     def after_update(self) -> None:
         """Narrow the master weights into the parameters and gather those of the other ranks."""
-        self._emitter.release("zero2.wide partition")
+        if self._host is None:
+            self._emitter.release("zero2.wide partition")
         move(self._emitter, self._costs, "copy parameters", "cast_down", self._owned * (FP32_BYTES + COMPUTE_BYTES))
+        if self._host is not None:
+            self._emitter.release(WIDE_PARAMETERS)
         transfer = self._network.ring("all_gather", "dp_shard", float(self._trained * COMPUTE_BYTES))
         if transfer is not None:
             deps = (self._emitter.last,)
@@ -109,6 +125,7 @@ class Zero2(Bucketed):
                 move(self._emitter, self._costs, "gradient to bucket", "copy", 2 * gradient.bytes)
                 self._emitter.release(gradient.key)
             self._filled += gradient.bytes
+            self._tensors += 1
 
     def _sum(self) -> None:
         """Divide, flatten and all-reduce the bucket; the backward pass waits for it unless they overlap."""
@@ -132,6 +149,11 @@ class Zero2(Bucketed):
             return
         position, size = self._under_way
         self._emitter.await_(position)
+        if self._host is not None:
+            self._send(self._host, size / self._ranks / COMPUTE_BYTES)
+            self._emitter.release("zero2.flat bucket", *self._large)
+            self._under_way, self._large = None, []
+            return
         move(self._emitter, self._costs, "keep partition", "copy", 2 * 2 * size / self._ranks)
         first = not self._emitter.holds(_PARTITION)
         if first or (self._emitter.micro_batch > 0 and not self._emitter.holds(f"{_PARTITION} again")):
@@ -139,3 +161,20 @@ class Zero2(Bucketed):
             self._emitter.take(allocation(key, kind, self._owned * COMPUTE_BYTES))
         self._emitter.release("zero2.flat bucket", *self._large)
         self._under_way, self._large = None, []
+
+    def _send(self, host: HostMemory, elements: float) -> None:
+        """Norm, widen and copy out so many gradients, tensor by tensor."""
+        emitter, copies = self._emitter, max(1, round(self._tensors / self._ranks))
+        double = allocation("zero2.double", "workspace", min(self._largest, elements) * FP64_BYTES)
+        move(emitter, self._costs, "gradient norm", "reduction", elements * (COMPUTE_BYTES + 2 * FP64_BYTES))
+        emitter.take(double)
+        emitter.release(double.key)
+        wide = allocation("zero2.wide gradients", "workspace", min(self._largest, elements) * FP32_BYTES)
+        move(emitter, self._costs, "widen gradients", "cast_up", elements * (COMPUTE_BYTES + FP32_BYTES))
+        emitter.take(wide)
+        transfer, deps = host.out(elements * FP32_BYTES, copies=copies), (emitter.last,)
+        position = emitter.transfer("gradients out", COPY_OUT, COPY_OUT, transfer, deps=deps, launches=copies)
+        emitter.block_host()
+        emitter.await_(position)
+        emitter.release(wide.key)
+        self._tensors = 0
