@@ -12,7 +12,8 @@ from simulator.planner.bounds import Bounds
 from simulator.planner.candidates import candidates, for_any_sharding, job_of_any_split
 from simulator.planner.expert_rows import ExpertRows
 from simulator.planner.mixed_prices import MixedPrices
-from simulator.planner.plan import Search, prepare
+from simulator.planner.plan import prepare
+from simulator.planner.search import Search
 from simulator.planner.sharpening import SHARPEST, Sharpening
 from simulator.planner.split_prices import SplitPrices
 

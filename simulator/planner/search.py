@@ -1,0 +1,120 @@
+"""The search for the best split: all candidates, their bounds, and what simulations have told of some of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.planner.bounds import Bound
+from simulator.planner.case import Row
+from simulator.planner.sharpening import Sharpening
+from simulator.planner.splits import LAYOUT, WAYS, Splits
+from simulator.program.exchanges import exchanges, no_buffer
+
+MOST_ALIKE = 1000
+"""Candidates among which those of one family are told apart."""
+
+
+@dataclass(slots=True)
+class Search:
+    """Candidates, and what is known of each."""
+
+    splits: Splits
+    bounds: Sharpening
+    capacity_bytes: float
+    own_recompute: str
+    """The scenario's recomputation, in words."""
+    rows: dict[int, Row] = field(default_factory=dict)
+    """Simulated candidates by number."""
+
+    @property
+    def bound(self) -> Bound:
+        """What is known of all candidates so far."""
+        return self.bounds.bound
+
+    @property
+    def fitting(self) -> npt.NDArray[np.bool_]:
+        """Candidates that their bound does not rule out for memory."""
+        return np.asarray(self.bound.peak_bytes <= self.capacity_bytes)
+
+    @property
+    def simulated(self) -> int:
+        """How many were simulated; others turned out not to fit before that."""
+        return sum(row["step_time_s"] is not None for row in self.rows.values())
+
+    @property
+    def winner(self) -> int | None:
+        """The fastest that fits; where none does, the fastest that would be tight."""
+        for verdict in ("fits", "tight"):
+            found = [number for number, row in self.rows.items() if row["verdict"] == verdict]
+            if found:
+                return min(found, key=lambda number: (self.rows[number]["step_time_s"], number))
+        return None
+
+    def learn(self, found: dict[int, Row]) -> None:
+        """Take in rows of candidates by number.
+
+        What did not fit rules out all that differ in their way of exchange alone: rows that are sent another way keep
+        the same memory, and some ways keep buffers besides.
+        """
+        self.rows.update(found)
+        for number, row in found.items():
+            way = exchanges()[WAYS[int(self.splits["exchange"][number])]]
+            if row["verdict"] == "does not fit" and way.buffer_bytes is no_buffer:
+                alike = self.splits.alike(number, but="exchange")
+                self.bound.peak_bytes[alike] = np.maximum(self.bound.peak_bytes[alike], row["peak_bytes"])
+
+    def roomier(self) -> npt.NDArray[np.int64]:
+        """Candidates that cannot win and that may take less memory than all faster ones, lowest bound first."""
+        held = [row for row in self.rows.values() if row["verdict"] in ("fits", "tight")]
+        open_ = self.fitting.copy()
+        open_[list(self.rows)] = False
+        for row in held:
+            open_ &= (self.bound.step_s < row["step_time_s"]) | (self.bound.peak_bytes < row["peak_bytes"])
+        numbers = np.flatnonzero(open_)
+        numbers = numbers[np.lexsort((self.bound.peak_bytes[numbers], self.bound.step_s[numbers]))]
+        # In this order one is on the front of the bounds where it takes less than every one before it.
+        least = np.minimum.accumulate(np.concatenate([[np.inf], self.bound.peak_bytes[numbers]]))[:-1]
+        return np.asarray(numbers[self.bound.peak_bytes[numbers] < least])
+
+    def next(self, count: int) -> list[int]:
+        """At most *count* candidates to simulate now: those that may win, failing that those that may take less memory;
+        lowest bound first, one of each family.
+        """
+        while True:
+            promising = self.promising()
+            numbers = promising if len(promising) else self.roomier()
+            chosen = self._one_a_family(numbers, count)
+            if self.bounds.is_sharp(chosen).all():
+                return [int(number) for number in chosen]
+            self.bounds.sharpen(numbers)
+
+    def left(self) -> npt.NDArray[np.int64]:
+        """Candidates that may still win by the closest bounds there are, lowest first."""
+        while self.bounds.sharpen(self.promising()):
+            pass
+        return self.promising()
+
+    @property
+    def least_step_s(self) -> float | None:
+        """The lowest bound of those that may fit; None where none does."""
+        while True:
+            numbers = self.promising()[:1]
+            if not self.bounds.sharpen(numbers):
+                return float(self.bound.step_s[numbers[0]]) if len(numbers) else None
+
+    def _one_a_family(self, numbers: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+        """The first of *numbers* of each family: candidates that differ in their schedule and exchange alone."""
+        numbers = numbers[:MOST_ALIKE]
+        first, _ = self.splits.only(numbers).distinct("pp", *LAYOUT, "recompute")
+        return np.asarray(numbers[np.sort(first)[:count]])
+
+    def promising(self) -> npt.NDArray[np.int64]:
+        """Candidates that may still win as far as bounds are known, lowest bound first."""
+        best = min((row["step_time_s"] for row in self.rows.values() if row["verdict"] == "fits"), default=np.inf)
+        open_ = self.fitting & (self.bound.step_s < best)
+        open_[list(self.rows)] = False
+        numbers = np.flatnonzero(open_)
+        return np.asarray(numbers[np.lexsort((self.bound.peak_bytes[numbers], self.bound.step_s[numbers]))])
