@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra calibrate: pip install -e .[calibrate,dev]")
@@ -10,6 +14,20 @@ from kernel_checks import drawn, in_order
 from kernels import indexer_stored, topk
 from kernels.reference import indexer as plain
 
+COMPILED = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from kernels.topk import _best
+
+sides = {"TOP": 2048, "C": 256, "N": 4352, "B": 2048, "BITS": 32, "SHARED": True}
+values = sides | {"from_ptr": None, "scratch_ptr": None, "best_ptr": None}
+types = {"score_ptr": "*fp32", "out_ptr": "*i32"}
+signature = {name: "constexpr" if name in values else types.get(name, "i32") for name in _best.arg_names}
+options = {"num_warps": 8, "maxnreg": 64}
+kernel = compile(ASTSource(_best, signature, values), target=GPUTarget("cuda", 90, 32), options=options)
+print(kernel.asm["ptx"].count("red.shared.add.u32"))
+"""
 SIDE = 256
 """Scores of a block in these tests, whose lists hold 768."""
 
@@ -141,6 +159,12 @@ def test_scores_of_minus_infinity_are_no_scores(rows: int, dtype: torch.dtype, s
     score[:, 7], score[:, 1_900] = -3.0, torch.finfo(dtype).min
     score[:, 300] = torch.inf
     assert in_order(topk.best(score, 32)) == [[-1] * 29 + [7, 300, 1_900]] * rows
+
+
+def test_it_compiles_for_a_gpu_with_17_entries_of_each_of_three_lists_counted_in_shared_memory() -> None:
+    alone = os.environ | {"TRITON_INTERPRET": "0"}
+    found = subprocess.run([sys.executable, "-c", COMPILED], env=alone, capture_output=True, text=True, check=False)
+    assert found.stdout.split() == [str(3 * 17)], found.stderr
 
 
 def test_numbers_that_are_no_power_of_two_are_refused() -> None:
