@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from math import lcm
 
 import numpy as np
@@ -48,7 +48,7 @@ class TrainingStep:
         self.lowered: list[StageLowering] = [
             StageLowering(job, costs, number, known) for number, known in enumerate(alike)
         ]
-        self.programs = lru_cache(_REMEMBERED)(self._programs)
+        self._written: dict[int, tuple[StageProgram, ...]] = {}
 
     def held_at_once(self, micro_batches: int) -> int:
         """Micro-batches, of so many in all, that memory is the same for as for all of them."""
@@ -68,9 +68,13 @@ class TrainingStep:
         """The priced layers of *stage* in the first of the unlike micro-batches."""
         return self.lowered[stage].layers
 
-    def _programs(self, micro_batches: int) -> tuple[StageProgram, ...]:
+    def programs(self, micro_batches: int) -> tuple[StageProgram, ...]:
         """The step with *micro_batches* of them, a program for each stage."""
-        return tuple(stage.program(micro_batches) for stage in self.lowered)
+        if micro_batches not in self._written:
+            if len(self._written) == _REMEMBERED:
+                del self._written[next(iter(self._written))]
+            self._written[micro_batches] = tuple(stage.program(micro_batches) for stage in self.lowered)
+        return self._written[micro_batches]
 
 
 def unlike(job: Job) -> int:
