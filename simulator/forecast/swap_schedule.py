@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.engine.simulation import Part, Simulation
-from simulator.forecast.memory import room_bytes
+from simulator.forecast.memory import fits, room_bytes
 from simulator.model.recompute import LAYER_INPUT
 from simulator.program.job import Job
 from simulator.program.schedules import in_flight, schedules
@@ -61,7 +61,10 @@ def schedule(job: Job, names: Sequence[str], micro_batches: int) -> tuple[Swap, 
     rooms = [replace(room, held=held_at_most(job, stage, micro_batches)) for stage, room in enumerate(none.left)]
     tried = [none, *(_tried(none, rooms, offers, choose) for choose in (_solved, _greedy))]
     fitting = [one for one in tried if one.least_bytes >= 0]
-    # Where nothing fits with room to spare, what leaves most is nearest to it.
+    if not fitting:
+        tried.append(none.swapping(tuple(_smallest(offer.found) for offer in offers)))
+        fitting = [one for one in tried if fits(one.programs, job.cluster, job.folding)]
+    # Where nothing fits, what leaves most is nearest to it.
     best = min(fitting, key=_Tried.ran_ns) if fitting else max(tried, key=lambda one: one.least_bytes)
     return best.job.swaps
 
@@ -141,6 +144,11 @@ def _tried(none: _Tried, rooms: list[Room], offers: Sequence[_Offer], choose: Ch
         best = max(best, tried, key=lambda one: one.least_bytes)
         rooms = [room.without(one) for room, one in zip(rooms, tried.left, strict=True)]
     return best
+
+
+def _smallest(found: Sequence[Candidate]) -> Swap:
+    """What takes least of a card: nothing is kept there but what comes into layers that are at work."""
+    return Swap(host={LAYER_INPUT: 1.0} if any(one.name == LAYER_INPUT for one in found) else {})
 
 
 def _left(programs: Sequence[StageProgram], job: Job) -> tuple[Room, ...]:
