@@ -1,7 +1,7 @@
 """Layouts of Qwen3-235B on 256 H100 and H800: errors as they are, and whether forecasts put the layouts in order.
 
-A row takes up to two minutes, so that these are off by default like what measures speed; run with
-`pytest tests/benchmarks/test_ablations.py --benchmark-only`. Others of `tests/ablations` are for `rackcast validate`.
+A row takes up to five minutes, so that these are off by default like what measures speed; run with
+`pytest tests/benchmarks/test_ablations.py --override-ini addopts=--strict-markers`. Others of `tests/ablations` are for `rackcast validate`.
 """
 
 from itertools import combinations
@@ -15,13 +15,21 @@ from simulator.forecast.validation import validate
 MARGIN = 0.03
 ABLATIONS = Path(__file__).parents[1] / "ablations"
 LAYOUTS = {
-    "modelzoo": {"fsdp-tp2-ep8-b4": 0.164, "tp2-ep32-pp8-vpp4": -0.066, "tp4-ep8-pp8-vpp4": -0.270},
-    "xtuner": {"tp2-ep32-pp8-vpp4": -0.236, "tp2-ep8-pp8": -0.298, "tp2-ep8-pp32-vpp3": -0.150},
+    "modelzoo": {
+        "fsdp-tp2-ep8-b4": 0.166,
+        "tp2-ep32-pp8-vpp4": -0.046,
+        "tp2-ep32-pp8-vpp4-overlap": -0.171,
+        "tp2-ep8-pp32-vpp3": -0.314,
+        "tp4-ep8-pp8-vpp4": -0.181,
+    },
+    "xtuner": {"tp2-ep32-pp8-vpp4": -0.211, "tp2-ep8-pp8": -0.275, "tp2-ep8-pp32-vpp3": -0.116},
 }
 """Error of the step time of each layout; the batch is the same in all of a source."""
-CONCORDANCE = {"modelzoo": 1 / 3, "xtuner": 1.0}
-"""Kendall's tau of forecast and measured times: FSDP with full recomputation and four sequences a micro-batch was the
-fastest of three, and is forecast the second.
+CONCORDANCE = {"modelzoo": 0.3, "xtuner": 1.0}
+"""Kendall's tau of forecast and measured times. FSDP with full recomputation and four sequences a micro-batch was the
+fastest of five together with overlapped exchanges, and is forecast the fourth: its copies around every transfer, 1.0 s,
+are not Megatron-FSDP's, and it is the only one that hosts do not hold up. 32 stages were the fourth and are forecast
+the second.
 """
 LONG = {"s16384-cp1": 0.042, "s32768-cp2": 0.007}
 """Errors of tokens a second of long sequences."""
