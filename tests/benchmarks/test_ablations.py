@@ -1,7 +1,8 @@
 """Layouts of Qwen3-235B on 256 H100 and H800: errors as they are, and whether forecasts put the layouts in order.
 
 A row takes up to five minutes, so that these are off by default like what measures speed; run with
-`pytest tests/benchmarks/test_ablations.py --override-ini addopts=--strict-markers`. Others of `tests/ablations` are for `rackcast validate`.
+`pytest tests/benchmarks/test_ablations.py --override-ini addopts=--strict-markers`. Others of `tests/ablations` are for
+`rackcast validate`.
 """
 
 from itertools import combinations
@@ -27,9 +28,8 @@ LAYOUTS = {
 """Error of the step time of each layout; the batch is the same in all of a source."""
 CONCORDANCE = {"modelzoo": 0.3, "xtuner": 1.0}
 """Kendall's tau of forecast and measured times. FSDP with full recomputation and four sequences a micro-batch was the
-fastest of five together with overlapped exchanges, and is forecast the fourth: its copies around every transfer, 1.0 s,
-are not Megatron-FSDP's, and it is the only one that hosts do not hold up. 32 stages were the fourth and are forecast
-the second.
+fastest of five together with overlapped exchanges, and is forecast the fourth; copies around its transfers, 1.0 s, are
+FSDP2's and not Megatron-FSDP's. 32 stages were the fourth and are forecast the second.
 """
 LONG = {"s16384-cp1": 0.042, "s32768-cp2": 0.007}
 """Errors of tokens a second of long sequences."""
