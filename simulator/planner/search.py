@@ -13,6 +13,8 @@ from simulator.planner.sharpening import Sharpening
 from simulator.planner.splits import LAYOUT, WAYS, Splits
 from simulator.program.exchanges import exchanges, no_buffer
 
+MOST_SURE = 60
+"""Candidates left at the end whose bounds are sharpened: those of very many would take longer than the search."""
 MOST_ALIKE = 1000
 """Candidates among which those of one family are told apart."""
 
@@ -92,8 +94,10 @@ class Search:
             self.bounds.sharpen(numbers)
 
     def left(self) -> npt.NDArray[np.int64]:
-        """Candidates that may still win by the closest bounds there are, lowest first."""
-        while self.bounds.sharpen(self.promising()):
+        """Candidates that may still win, lowest bound first: the first `MOST_SURE` of them by the closest bounds there are,
+        others as far as bounds are known.
+        """
+        while self.bounds.sharpen(self.promising()[:MOST_SURE]):
             pass
         return self.promising()
 
