@@ -94,8 +94,8 @@ class Search:
             self.bounds.sharpen(numbers)
 
     def left(self) -> npt.NDArray[np.int64]:
-        """Candidates that may still win, lowest bound first: the first `MOST_SURE` of them by the closest bounds there are,
-        others as far as bounds are known.
+        """Candidates that may still win, lowest bound first: the first `MOST_SURE` of them by the closest bounds there
+        are, others as far as bounds are known.
         """
         while self.bounds.sharpen(self.promising()[:MOST_SURE]):
             pass
