@@ -97,9 +97,11 @@ class Search:
         """Candidates that may still win, lowest bound first: the first `MOST_SURE` of them by the closest bounds there
         are, others as far as bounds are known.
         """
-        while self.bounds.sharpen(self.promising()[:MOST_SURE]):
-            pass
-        return self.promising()
+        promising = self.promising()
+        while not self.bounds.is_sharp(promising[:MOST_SURE]).all():
+            self.bounds.sharpen(promising)
+            promising = self.promising()
+        return promising
 
     @property
     def least_step_s(self) -> float | None:
