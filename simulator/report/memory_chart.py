@@ -90,7 +90,7 @@ def _largest_tensors(made_of: Iterable[Mapping[str, Any]]) -> str:
         return ""
     first, last = one["first_layer"], one["last_layer"]
     layers = "" if first is None else f", layer {first}" if first == last else f", layers {first} to {last}"
-    return f"\nmost of the step's own {one['kind']} of {one['task']}{layers}: {human_bytes(one['bytes'])}"
+    return f"\nmost of what the step itself holds: {one['kind']} of {one['task']}{layers}: {human_bytes(one['bytes'])}"
 
 
 def _draw_tier(axes: Axes, curve: MemoryCurve, timeline: Timeline, colours: Mapping[str, str], tensors: str) -> None:
