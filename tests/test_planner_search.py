@@ -7,7 +7,7 @@ from small_jobs import write_small
 from simulator.forecast.fitting import changed, memory_of
 from simulator.forecast.forecast import forecast
 from simulator.planner.pareto import front
-from simulator.planner.plan import plan, prepare
+from simulator.planner.plan import answer, plan, prepare
 from simulator.planner.store import Store
 from simulator.planner.workers import workers
 from simulator.program.exchanges import exchanges, no_buffer
@@ -69,6 +69,17 @@ def test_a_job_that_fits_nowhere_has_no_winner(tmp_path: Path) -> None:
     assert found["winner"] is None
     assert found["counted"]["pruned"] == found["counted"]["enumerated"] > 0
     assert {split["loses_by"]["term"] for split in found["splits"]} == {"memory"}
+
+
+def test_without_a_winner_all_that_may_fit_are_left(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)("mixture", "training.global_batch_sequences=32")
+    search, _ = prepare(scenario, folder)
+    found = answer(scenario, search, Store(tmp_path / "plan"))
+    assert found["winner"] is None
+    assert found["counted"]["left"] == int(search.fitting.sum()) > 0
+    assert {(split["verdict"], split["loses_by"]) for split in found["splits"] if split["verdict"] == "left"} == {
+        ("left", None)
+    }
 
 
 def test_ways_of_exchange_hold_the_same_memory(tmp_path: Path) -> None:

@@ -181,8 +181,6 @@ def _simulated(search: Search, number: int, pareto: set[int]) -> dict[str, Any]:
 
 
 def _not_simulated(search: Search, number: int, may_win: bool) -> dict[str, Any]:
-    lacking = float(search.bound.peak_bytes[number]) - search.capacity_bytes
-    loses_by = {"term": "memory", "bytes": lacking, "at_least": True} if lacking > 0 else _bounded_loss(search, number)
     return {
         **_said(search, number),
         "step_time_s": None,
@@ -190,7 +188,7 @@ def _not_simulated(search: Search, number: int, may_win: bool) -> dict[str, Any]
         "usd": None,
         "verdict": "left" if may_win else "pruned",
         "pareto": False,
-        "loses_by": None if may_win else loses_by,
+        "loses_by": None if may_win else _bounded_loss(search, number),
     }
 
 
@@ -228,7 +226,10 @@ def _loses_by(row: Row, best: Row | None, capacity_bytes: float) -> dict[str, An
 
 
 def _bounded_loss(search: Search, number: int) -> dict[str, Any]:
-    """The term of its bound that costs a pruned split most against the winner's bound."""
+    """The memory that a pruned split lacks, or the term of its bound that costs it most against the winner's."""
+    lacking = float(search.bound.peak_bytes[number]) - search.capacity_bytes
+    if lacking > 0:
+        return {"term": "memory", "bytes": lacking, "at_least": True}
     assert search.winner is not None
     more = search.bound.terms[:, number] - search.bound.terms[:, search.winner]
     return {"term": TERMS[int(more.argmax())], "seconds": float(more.max()), "at_least": True}
