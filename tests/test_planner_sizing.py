@@ -32,9 +32,9 @@ def test_whole_nodes_are_doubled_and_the_cheapest_that_meets_wins(tmp_path: Path
 
 
 def test_a_size_too_slow_even_at_best_is_not_planned(tmp_path: Path) -> None:
-    # 152,588 steps of 65,536 tokens would have to take 3.9 ms each.
-    found = sized(tmp_path, "campaign.within=10 min")
-    assert [one["verdict"] for one in found["sizes"]] == ["too slow", "too slow", "misses deadline"]
+    # 152,588 steps of 65,536 tokens would have to take 7.9 ms each; on 8 cards launches and work take 8.7 ms at least.
+    found = sized(tmp_path, "campaign.within=20 min")
+    assert [one["verdict"] for one in found["sizes"]] == ["too slow", "misses deadline", "misses deadline"]
     assert found["sizes"][0]["reason"].startswith("at least")
     assert found["winner"] is None
 
