@@ -116,6 +116,11 @@ def kernel_time(
     return KernelTime(seconds, *_trust(ask, curve, binding), curve.source)
 
 
+def head_dim(kind: str, shape: tuple[int, ...]) -> int | None:
+    """Width of a head of a core, whose *shape* names it; None for other kinds."""
+    return shape[1] if kind in CORES and len(shape) == 3 else None
+
+
 def _curves(accelerator: Accelerator, kind: str) -> tuple[Curve, ...]:
     curves = accelerator.curves.get(kind)
     if not curves:
@@ -127,12 +132,11 @@ def _curves(accelerator: Accelerator, kind: str) -> tuple[Curve, ...]:
 
 
 def _pick(ask: _Ask, series: tuple[S, ...]) -> S:
-    head_dim = ask.shape[1] if ask.kind in CORES and len(ask.shape) == 3 else None
     return pick(
         series,
         ask.dtype,
         backward=ask.backward,
-        head_dim=head_dim,
+        head_dim=head_dim(ask.kind, ask.shape),
         weight_gradient=ask.weight_gradient,
         even_parts=ask.even_parts,
     )

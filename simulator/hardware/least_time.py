@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.curve import Curve, Series, choose, pick
-from simulator.hardware.kernel_time import CORES
+from simulator.hardware.kernel_time import head_dim
 
 
 def least_time_s(
@@ -25,7 +25,6 @@ def least_time_s(
     :func:`simulator.hardware.kernel_time.kernel_time`, whose words these are.
     """
     curve = choose(accelerator.curves[kind], dtype, backward=backward)
-    head_dim = shape[1] if kind in CORES and len(shape) == 3 else None
 
     def best(series: tuple[Series, ...]) -> float:
         """Of those that would be picked, however the elements are cut into parts."""
@@ -34,7 +33,7 @@ def least_time_s(
                 series,
                 dtype,
                 backward=backward,
-                head_dim=head_dim,
+                head_dim=head_dim(kind, shape),
                 weight_gradient=weight_gradient,
                 even_parts=even,
             )

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.forecast.assembly import TENSOR_BY_TENSOR, assemble_job
-from simulator.forecast.errors import Refused
 from simulator.forecast.exchanging import too_many_tokens, way_problems
 from simulator.forecast.fitting import changed
 from simulator.forecast.float8 import gathers_as_megatron
@@ -59,13 +58,9 @@ def for_any_sharding(scenario: Scenario) -> Scenario:
 
 def job_of_any_split(scenario: Scenario, folder: Path) -> Job:
     """The job of *scenario* split in a way that goes with everything, with a batch that does, of two micro-batches at
-    least. Rows are in as many parts as there. Raise :exc:`Refused`.
+    least. Rows are in as many parts as there. Raise :exc:`simulator.forecast.errors.Refused`.
     """
     training, cards = scenario.training, scenario.cluster.accelerators
-    if training.cuda_graphs:
-        raise Refused(
-            ["training.cuda_graphs: kernels of graphs have no bound that splits could be ruled out by; leave it out"]
-        )
     batch = max(2, -(-training.global_batch_sequences // cards)) * cards
     whole = settings_of(Split(1, cards, 1, 1, 1, 1, 1, training.zero, OWN, 1), training)
     job = assemble_job(changed(scenario, whole | {"training.global_batch_sequences": batch}), folder)

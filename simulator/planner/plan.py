@@ -10,7 +10,7 @@ as the answer says.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from simulator.forecast.errors import Refused
 from simulator.forecast.fitting import changed
 from simulator.forecast.image_batches import ImageBatches
-from simulator.forecast.scenario import Scenario
+from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.scenario_memory import Swap
 from simulator.planner.bounds import TERMS
 from simulator.planner.candidates import candidates, for_any_sharding, job_of_any_split, settings_of
@@ -85,21 +85,8 @@ def explore(
 
 def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], Case]]:
     """All candidates with their bounds, and what makes a case of one of them."""
-    if scenario.training.swap != Swap():
-        raise Refused(
-            ["training.swap: bounds of splits do not know what it saves; leave it out, and try it on the best"]
-        )
-    if scenario.training.fsdp.micro_batches_per_gather > 1:
-        raise Refused(
-            [
-                "training.fsdp.micro_batches_per_gather: bounds of splits count a gather for every micro-batch; leave "
-                "it out, and try it on the best"
-            ]
-        )
-    if scenario.training.zero == 2 and scenario.training.offload.optimizer:
-        raise Refused(
-            ["training.offload.optimizer: bounds of splits do not know ZeRO-2's on the host; leave it out, or zero 3"]
-        )
+    if problems := list(_unbounded(scenario.training)):
+        raise Refused(problems)
     scenario = for_any_sharding(scenario)
     job = job_of_any_split(scenario, folder)
     if len(job.micro_batches) > 1 or job.micro_batches[0].lengths:
@@ -121,6 +108,21 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         return make_case(changed(scenario, settings), folder, settings, version, if_it_fits=True)
 
     return Search(splits, bounds, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute)), case
+
+
+def _unbounded(training: Training) -> Iterator[str]:
+    """What of *training* has no bounds that splits could be ruled out by."""
+    if training.swap != Swap():
+        yield "training.swap: bounds of splits do not know what it saves; leave it out, and try it on the best"
+    if training.fsdp.micro_batches_per_gather > 1:
+        yield (
+            "training.fsdp.micro_batches_per_gather: bounds of splits count a gather for every micro-batch; leave it "
+            "out, and try it on the best"
+        )
+    if training.zero == 2 and training.offload.optimizer:
+        yield "training.offload.optimizer: bounds of splits do not know ZeRO-2's on the host; leave it out, or zero 3"
+    if training.cuda_graphs:
+        yield "training.cuda_graphs: kernels of graphs have no bound that splits could be ruled out by; leave it out"
 
 
 def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:

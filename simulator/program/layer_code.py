@@ -289,7 +289,7 @@ class LayerCode:
             return
         for move in moves:
             stream = STREAMS.get(move.collective.communicator, move.collective.communicator)
-            launches = 0 if step.graphed else 1
+            launches = step.transfer_launches
             deps = (
                 emitter.transfer(step.name, stream, move.kind, move, deps=deps, allocates=takes, launches=launches),
             )
@@ -306,7 +306,7 @@ class LayerCode:
             if round_.move is not None:
                 ready = emitter.compute(f"{step.name} ready", "copy", Priced(0, 0, "measured"), allocates=takes)
                 stream, takes = round_.move.collective.communicator, []
-                launches = 0 if step.graphed else 1
+                launches = step.transfer_launches
                 hop = emitter.transfer(
                     step.name, stream, round_.move.kind, round_.move, deps=(ready,), launches=launches
                 )

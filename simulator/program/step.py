@@ -136,6 +136,11 @@ class Step:
         return GRAPHS if self.graphed else COMPUTE
 
     @property
+    def transfer_launches(self) -> int:
+        """What the host launches of each of its transfers."""
+        return 0 if self.graphed else 1
+
+    @property
     def output_kind(self) -> str:
         """What its output counts as in the ledger."""
         return "communication buffers" if self.communicates else "workspace"
