@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from simulator.forecast.scenario import Scenario
+from simulator.forecast.scenario import Described, Scenario
+from simulator.forecast.scenario_serving import ServingScenario
 
 HEAD = """\
 # Fields of a scenario
@@ -24,32 +25,45 @@ _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 
 
+SERVING = """\
+# Fields of a scenario of serving
+
+Generated from `simulator/forecast/scenario_serving.py`. Where `training` is, `serving` may be instead, and then these
+tables hold; `name`, `description`, `model`, `cluster`, `routing` and `usd_per_accelerator_hour` are as above.
+"""
+
+
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_sections("", Scenario)])
+    serving = _sections("", ServingScenario, " of serving", Described)
+    return "\n".join([HEAD, *_sections("", Scenario), SERVING, *serving])
 
 
-def _sections(path: str, model: type[BaseModel]) -> Iterator[str]:
-    """The table of *model*, which stands at *path* of the document, then those of the sections inside it."""
+def _sections(path: str, model: type[BaseModel], kind: str = "", told: type[BaseModel] | None = None) -> Iterator[str]:
+    """The table of *model*, which stands at *path* of the document, then those of the sections inside it; without the
+    fields of *told*, under titles that end in *kind*.
+    """
     inner = []
-    yield f"## {f'`{path}`' if path else 'Top level'}\n"
+    yield f"## {f'`{path}`' if path else 'Top level'}{kind}\n"
     yield f"{_plain(model.__doc__)}\n"
     yield "| field | allowed | default | what it is |"
     yield "|---|---|---|---|"
     for name, field in model.model_fields.items():
+        if told and name in told.model_fields:
+            continue
         where = f"{path}.{name}" if path else name
         section = _section(field.annotation)
         if section:
             inner.append((where, section))
         several = "list of sections" if section and get_origin(field.annotation) is tuple else "section"
-        link = f"{several}, see [{where}](#{where.replace('.', '')})"
+        link = f"{several}, see [{where}](#{where.replace('.', '')}{kind.replace(' ', '-')})"
         plain = _plain_values(field.annotation)
         allowed = " or ".join([*plain, link]) if section else _allowed(field)
         meaning = _plain(field.description or (section.__doc__ if section else ""))
         yield f"| `{name}` | {allowed} | {_default(field, section)} | {meaning} |"
     yield ""
     for where, section in inner:
-        yield from _sections(where, section)
+        yield from _sections(where, section, kind)
 
 
 def _section(kind: Any) -> type[BaseModel] | None:

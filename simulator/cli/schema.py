@@ -40,20 +40,23 @@ def _answer(document: Document) -> Answer:
 
 
 def _schema(document: Document) -> dict[str, Any]:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, TypeAdapter
 
     from simulator.forecast.scenario import Scenario
+    from simulator.forecast.scenario_serving import ServingScenario
     from simulator.hardware.accelerator import AcceleratorSheet
     from simulator.hardware.curve import Curve
     from simulator.hardware.fabric import Fabric
     from simulator.hardware.node import Node
 
     models: dict[Document, type[BaseModel]] = {
-        Document.scenario: Scenario,
         Document.accelerator: AcceleratorSheet,
         Document.node: Node,
         Document.fabric: Fabric,
         Document.curve: Curve,
     }
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    if document is Document.scenario:
+        kinds: TypeAdapter[Scenario | ServingScenario] = TypeAdapter(Scenario | ServingScenario)
+        return dialect | {"title": "Scenario"} | kinds.json_schema()
     return dialect | models[document].model_json_schema()

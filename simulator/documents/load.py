@@ -44,6 +44,18 @@ def read(path: Path, model: type[M], overrides: Sequence[str] = ()) -> Document[
         return _document(read_text(path), str(path), model, overrides)
 
 
+def keys(path: Path, overrides: Sequence[str] = ()) -> frozenset[str]:
+    """The keys that the document *path* has at its top after *overrides*, which tell documents of two kinds apart.
+
+    Only those of a mapping that can be read; what is wrong with it is for :func:`read` to say.
+    """
+    with _told():
+        root, _ = _tree(read_text(path), str(path))
+    if isinstance(root.value, dict):
+        root, _ = changes.apply(root, overrides)
+    return frozenset(root.value) if isinstance(root.value, dict) else frozenset()
+
+
 def load(path: Path, model: type[M], overrides: Sequence[str] = ()) -> M:
     """The YAML 1.2 document *path* as *model*, after *overrides* such as "parallel.ep=64".
 

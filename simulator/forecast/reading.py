@@ -5,13 +5,16 @@ What needs the model or the hardware to judge is checked where those are known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from simulator.documents import Document, InvalidDocument, Problem, in_order, read
+from simulator.documents import Document, InvalidDocument, Problem, in_order, keys, read
 from simulator.forecast.errors import Refused
 from simulator.forecast.scenario import Recompute, Scenario
+from simulator.forecast.scenario_serving import ServingScenario
+from simulator.forecast.serving_problems import serving_problems
 from simulator.shipped import exists, locate
 
 _SUFFIXES = (".yaml", ".yml")
@@ -29,15 +32,42 @@ def read_scenario(name: str, overrides: Sequence[str] = ()) -> tuple[Scenario, P
 def open_scenario(name: str, overrides: Sequence[str] = ()) -> tuple[Document[Scenario], Path]:
     """As :func:`read_scenario`, keeping the places of the values for :func:`placing`."""
     path = find_scenario(name)
+    if _serves(path, overrides):
+        message = "found, and training is asked about; allowed: fit, run, compare and validate"
+        raise InvalidDocument([Problem(str(path), None, "serving", message)])
     document = read(path, Scenario, overrides)
-    problems = in_order(_problems(document))
-    if problems:
-        raise InvalidDocument(problems)
+    _refuse(_problems(document))
     return document, path.parent
 
 
+def open_any_scenario(
+    name: str, overrides: Sequence[str] = ()
+) -> tuple[Document[Scenario] | Document[ServingScenario], Path]:
+    """As :func:`open_scenario`, of a scenario of training or of serving."""
+    path = find_scenario(name)
+    if not _serves(path, overrides):
+        return open_scenario(name, overrides)
+    document = read(path, ServingScenario, overrides)
+    _refuse(serving_problems(document))
+    return document, path.parent
+
+
+def _serves(path: Path, overrides: Sequence[str]) -> bool:
+    """Whether a scenario is one of serving; one of both kinds is refused."""
+    found = keys(path, overrides)
+    if {"training", "serving"} <= found:
+        message = "found beside training; allowed: one of them, what a scenario does"
+        raise InvalidDocument([Problem(str(path), None, "serving", message)])
+    return "serving" in found
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    if found := in_order(problems):
+        raise InvalidDocument(found)
+
+
 @contextmanager
-def placing(document: Document[Scenario]) -> Iterator[None]:
+def placing(document: Document[Any]) -> Iterator[None]:
     """Turn a :exc:`Refused` of the block into an :exc:`InvalidDocument` that gives file and line of each value.
 
     Its messages start with the dotted path of the value: "parallel.ep: found 64, ...".
@@ -48,7 +78,7 @@ def placing(document: Document[Scenario]) -> Iterator[None]:
         raise InvalidDocument(in_order(_placed(document, message) for message in error.messages)) from None
 
 
-def _placed(document: Document[Scenario], message: str) -> Problem:
+def _placed(document: Document[Any], message: str) -> Problem:
     where, colon, rest = message.partition(": ")
     return document.problem(where, rest) if colon and " " not in where else document.problem("", message)
 

@@ -73,6 +73,21 @@ class Cluster(Section):
     )
 
 
+class Described(Section):
+    """What scenarios of training and of serving have in common: a model on a cluster."""
+
+    name: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120, description="Names the results.")
+    ]
+    description: str = Field("", description="For people.")
+    model: str = Field(description="A config.json, by path or by the name of a shipped one.", examples=["kimi-k3.1"])
+    cluster: Cluster
+    routing: Routing = Routing()
+    usd_per_accelerator_hour: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
+        None, description="Price; absent: the dated list price of hardware_profiles/prices.yaml, if there is one."
+    )
+
+
 class Parallel(Section):
     """How the job is split; the names are torchtitan's. dp_replicate x dp_shard x tp x cp x pp = accelerators."""
 
@@ -446,20 +461,10 @@ class Measured(Section):
     source: Annotated[str, Field(min_length=1, description="Who measured it, with what.")]
 
 
-class Scenario(Section):
-    """One job on one cluster."""
+class Scenario(Described):
+    """One training job on one cluster."""
 
-    name: Annotated[
-        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=120, description="Names the results.")
-    ]
-    description: str = Field("", description="For people.")
-    model: str = Field(description="A config.json, by path or by the name of a shipped one.", examples=["kimi-k3.1"])
-    cluster: Cluster
     parallel: Parallel = Parallel()
     training: Training
-    routing: Routing = Routing()
     campaign: Campaign | None = Field(None, description="The whole run; absent: one step is all that is forecast.")
     measured: Measured | None = Field(None, description="A measurement to compare the forecast with.")
-    usd_per_accelerator_hour: Annotated[float, Field(ge=0, le=1e6)] | None = Field(
-        None, description="Price; absent: the dated list price of hardware_profiles/prices.yaml, if there is one."
-    )

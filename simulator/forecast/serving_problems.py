@@ -1,0 +1,124 @@
+"""The arithmetic that the numbers of a serving scenario must satisfy among themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+
+from simulator.documents import Document, Problem
+from simulator.forecast.scenario_serving import ServingParallel, ServingScenario
+
+
+def serving_problems(document: Document[ServingScenario]) -> Iterator[Problem]:
+    """Everything that does not go together, whatever model and machines are."""
+    yield from _world_size(document)
+    yield from _splits(document)
+    yield from _requests(document)
+    yield from _pools(document)
+    yield from _routing(document)
+
+
+def pools(scenario: ServingScenario) -> tuple[tuple[str, ServingParallel, int], ...]:
+    """(dotted path, split, accelerators) of the accelerators that decode, and of those that prefill apart."""
+    apart = scenario.serving.prefill
+    others = apart.accelerators if apart else 0
+    decode = ("parallel", scenario.parallel, scenario.cluster.accelerators - others)
+    return (decode, ("serving.prefill.parallel", apart.parallel, others)) if apart else (decode,)
+
+
+def _world_size(document: Document[ServingScenario]) -> Iterator[Problem]:
+    apart = document.content.serving.prefill
+    for where, split, accelerators in pools(document.content):
+        product = split.dp_replicate * split.tp * split.pp
+        if product == accelerators:
+            continue
+        arithmetic = f"dp_replicate({split.dp_replicate}) * tp({split.tp}) * pp({split.pp}) = {product}"
+        whole = document.content.cluster.accelerators
+        has = f"the cluster has {accelerators} accelerators"
+        if apart and where == "parallel":
+            has = f"{whole} accelerators less {apart.accelerators} for prefill are {accelerators}"
+        elif apart:
+            has = f"{accelerators} accelerators prefill"
+        others = split.tp * split.pp
+        ranks = [ranks for ranks in (accelerators // others, accelerators // others + 1) if ranks > 0]
+        nearest = (
+            f"dp_replicate {accelerators // others}"
+            if accelerators > 0 and accelerators % others == 0
+            else " or ".join(f"dp_replicate {count} on {count * others}" for count in ranks)
+        )
+        yield document.problem(f"{where}.dp_replicate", f"{arithmetic}, but {has}; nearest: {nearest}")
+
+
+def _splits(document: Document[ServingScenario]) -> Iterator[Problem]:
+    for where, split, _ in pools(document.content):
+        ranks, sharing = split.dp_replicate * split.tp, split.ep * split.etp
+        if sharing == 1:
+            continue
+        product = f"ep({split.ep}) * etp({split.etp}) = {sharing}"
+        if ranks % sharing:
+            told = f"dp_replicate({split.dp_replicate}) * tp({split.tp}) = {ranks}"
+            message = f"{product}, which does not divide {told}; nearest: {gcd(ranks, sharing)} or {ranks}"
+            yield document.problem(f"{where}.ep", message)
+        elif sharing % split.tp:
+            message = f"{product}, and tp({split.tp}) does not divide it; nearest: {ranks}"
+            yield document.problem(f"{where}.ep", message)
+
+
+def _requests(document: Document[ServingScenario]) -> Iterator[Problem]:
+    asked, where = document.content.serving.requests, "serving.requests"
+    given = asked.model_fields_set
+    if asked.trace is not None:
+        for name in ("prompt_tokens", "output_tokens", "least_share", "concurrency", "rate_per_s", "seed"):
+            if name in given:
+                yield document.problem(f"{where}.{name}", "found beside a trace, which says it; leave one out")
+        return
+    for name in ("prompt_tokens", "output_tokens"):
+        if getattr(asked, name) is None:
+            yield document.problem(f"{where}.{name}", "missing; allowed: with a trace alone")
+    named = [name for name in ("concurrency", "rate_per_s") if getattr(asked, name) is not None]
+    if len(named) != 1:
+        found = " and ".join(named) or "neither"
+        yield document.problem(where, f"found {found}; allowed: one of concurrency, rate_per_s and a trace")
+    if document.content.serving.prefix_cache:
+        message = "true finds prompts by a trace's hash_ids, and there is none; allowed: requests.cached_share"
+        yield document.problem("serving.prefix_cache", message)
+    if "seed" in given and asked.least_share == 1.0 and asked.rate_per_s is None:
+        yield document.problem(f"{where}.seed", "found, but neither lengths nor times are drawn; leave it out")
+
+
+def _pools(document: Document[ServingScenario]) -> Iterator[Problem]:
+    serving = document.content.serving
+    asked = serving.requests
+    if serving.prefix_cache and asked.cached_share:
+        message = "found beside prefix_cache, which finds what is there; leave one out"
+        yield document.problem("serving.requests.cached_share", message)
+    if asked.prefilled:
+        for name, found in (("cached_share", asked.cached_share), ("prefix_cache", serving.prefix_cache)):
+            if found:
+                where = f"serving.{'requests.' if name == 'cached_share' else ''}{name}"
+                yield document.problem(where, "found beside prefilled, where whole prompts are; leave one out")
+        if serving.prefill is not None:
+            message = "found beside requests.prefilled, whose prompts come from elsewhere; leave one out"
+            yield document.problem("serving.prefill", message)
+        if asked.output_tokens == 1:
+            message = "found 1, which prefill makes, and prompts are prefilled; allowed: 2 and more"
+            yield document.problem("serving.requests.output_tokens", message)
+    if serving.batching == "mixed" and serving.max_batch_tokens < serving.max_sequences:
+        message = (
+            f"found {serving.max_batch_tokens}, fewer than max_sequences({serving.max_sequences}), each of which "
+            f"decodes a token; nearest: {serving.max_sequences}"
+        )
+        yield document.problem("serving.max_batch_tokens", message)
+
+
+def _routing(document: Document[ServingScenario]) -> Iterator[Problem]:
+    routing = document.content.routing
+    named = [name for name in ("trace", "synthetic") if getattr(routing, name) is not None]
+    if len(named) > 1:
+        yield document.problem(f"routing.{named[-1]}", f"found {' and '.join(named)}; allowed: one of them")
+    steps = "are of a step of training, and iterations of serving have none"
+    for name in ("workload", "drift", "drift_between", "step"):
+        if name in routing.model_fields_set:
+            yield document.problem(f"routing.{name}", f"drifts and workloads {steps}; leave it out")
+    if routing.policy is not None and routing.policy.replan_every is not None:
+        yield document.problem("routing.policy.replan_every", f"plans that age {steps}; leave it out")
