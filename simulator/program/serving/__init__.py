@@ -1,0 +1,1 @@
+"""Serving: what one iteration of an inference engine holds and costs on a cluster."""

@@ -1,0 +1,176 @@
+"""Layers of a deployment as steps of the device: kernels priced, rows of experts exchanged.
+
+Ranks are alike but for their experts: what runs over routed rows takes what the rank with most of it takes, because
+all wait for it when rows come home. What DeepEP's kernels do on their way is not done again: they find a token's ranks
+and add its rows up; the low-latency ones leave rows by expert as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simulator.model.architecture import Layer, MixtureOfExperts
+from simulator.model.operator import Operator
+from simulator.model.serving.iteration import Iteration
+from simulator.model.serving.layers import Part, Served, Setting, served_layer
+from simulator.parallel.placement import Placement
+from simulator.program.costs import Costs
+from simulator.program.exchanges import Way, exchanges
+from simulator.program.expert_load import wire_rows
+from simulator.program.network import Network, Transfer
+from simulator.program.serving.deployment import Deployment
+from simulator.program.serving.expert_rows import ExpertRows, expert_rows, routed_s
+from simulator.program.serving.timing import PartName, Step
+
+PARTS: dict[Part, PartName] = {
+    "attention": "attention_s",
+    "products": "dense_s",
+    "experts": "experts_s",
+    "small": "small_kernels_s",
+}
+_OWN_ORDER = frozenset({"sort_by_expert", "sort_by_source"})
+"""Operators that put rows in the order of their experts, and back."""
+_OWN_ROWS = frozenset({"permute", "unpermute"})
+"""Operators that make a token's rows, and their sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One iteration on its way through layers that are alike."""
+
+    tokens: int
+    way: Way
+    way_name: str
+    gap_s: float
+    """What the device loses before a kernel."""
+    load: ExpertRows | None
+    """Of each of the layers; None where they have no experts."""
+    part: MixtureOfExperts | None
+    popularity: tuple[int, ...]
+    """Numbers of the layers' popularity."""
+
+
+class LayerSteps:
+    """Prices layers of one deployment; remembers exchanges, which follow from tokens alone."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        mesh, cluster = deployment.mesh, deployment.cluster
+        self._accelerator = cluster.accelerator
+        placement = Placement(mesh, deployment.folding, [level.size for level in cluster.levels])
+        self.network = Network(cluster, placement, mesh)
+        self._costs = Costs(self._accelerator, "compiled")
+        native = frozenset(self._accelerator.sheet.dense_flops_per_s)
+        self._setting = Setting(mesh.tp, mesh.etp, deployment.exchanges, deployment.formats, native)
+        self._numbers = {layer.index: at for at, layer in enumerate(deployment.architecture.moe_layers())}
+        self._known: dict[tuple[int, str, int, float], Step] = {}
+
+    def of_stage(self, stage: int, iteration: Iteration, *, graph: bool) -> list[Step]:
+        """The layers of *stage*, in order; in a *graph* kernels follow each other more closely."""
+        layers = self._deployment.layers_of(stage)
+        alike: dict[Layer, list[Layer]] = {}
+        for layer in layers:
+            alike.setdefault(replace(layer, index=0), []).append(layer)
+        found: dict[int, list[Step]] = {}
+        for group in alike.values():
+            for layer, steps in zip(group, self._alike(group, iteration, graph=graph), strict=True):
+                found[layer.index] = steps
+        return [step for layer in layers for step in found[layer.index]]
+
+    def of_operators(self, operators: tuple[Operator, ...], part: PartName, gap_s: float) -> list[Step]:
+        """Steps of *operators* without experts, all of which count as *part* but for collectives."""
+        return [step for each in operators for step in self._plain(each, part, gap_s)]
+
+    def gap_s(self, *, graph: bool) -> float:
+        """What the device loses before a kernel."""
+        return self._accelerator.graph_gap_s if graph else self._accelerator.kernel_gap_s
+
+    def _alike(self, layers: list[Layer], iteration: Iteration, *, graph: bool) -> list[list[Step]]:
+        """Steps of each of *layers*, which differ in their experts' popularity alone."""
+        this = self._pass(layers, iteration, graph=graph)
+        steps: list[list[Step]] = [[] for _ in layers]
+        for served in served_layer(self._deployment.architecture, layers[0], iteration, self._setting):
+            for own, more in zip(steps, self._steps(served, this, len(layers)), strict=True):
+                own.extend(more)
+        return steps
+
+    def _pass(self, layers: list[Layer], iteration: Iteration, *, graph: bool) -> _Pass:
+        deployment, part = self._deployment, layers[0].feed_forward
+        name = deployment.prefill_exchange if iteration.prefill else deployment.decode_exchange
+        way, gap_s, tokens = exchanges()[name], self.gap_s(graph=graph), iteration.tokens
+        if not isinstance(part, MixtureOfExperts) or deployment.popularity is None:
+            return _Pass(tokens, way, name, gap_s, None, None, ())
+        numbers = tuple(self._numbers[layer.index] for layer in layers)
+        of_group = tokens * deployment.expert_ranks / deployment.mesh.tp
+        load = expert_rows(deployment.popularity[list(numbers)], of_group, part.top_k)
+        return _Pass(tokens, way, name, gap_s, load, part, numbers)
+
+    def _steps(self, served: Served, this: _Pass, layers: int) -> list[list[Step]]:
+        operator = served.operator
+        if self._deployment.exchanges and (
+            (operator.name in _OWN_ORDER and this.way.one_sided)
+            or (operator.name in _OWN_ROWS and this.way.units is not None)
+        ):
+            return [[] for _ in range(layers)]
+        if operator.payload_bytes:
+            return [list(self._exchanged(operator, this, number)) for number in this.popularity]
+        if operator.rows == "routed" and this.load is not None:
+            return self._routed(operator, PARTS[served.part], this, this.load)
+        return [list(self._plain(operator, PARTS[served.part], this.gap_s))] * layers
+
+    def _plain(self, operator: Operator, part: PartName, gap_s: float) -> Iterator[Step]:
+        if operator.forward:
+            priced = self._costs.forward(operator, (), 0, None)
+            closer_s = priced.launches * (self._accelerator.kernel_gap_s - gap_s)
+            seconds = max(0.0, float(priced.duration_ns) / 1e9 - closer_s)
+            yield Step(part, seconds, priced.grade, priced.launches)
+        for asked in operator.forward_collectives:
+            transfer = self.network.collective(asked, asked.bytes)
+            if transfer is not None:
+                yield Step("tensor_parallel_s", _longest_s(transfer), transfer.grade, 1)
+
+    def _routed(self, operator: Operator, part: PartName, this: _Pass, load: ExpertRows) -> list[list[Step]]:
+        """Of the rank whose kernels take longest, for each layer."""
+        found: list[list[Step]] = [[] for _ in this.popularity]
+        for kernel in operator.forward:
+            seconds, grade = routed_s(self._accelerator, kernel, load, this.gap_s)
+            sort: PartName = part if kernel.kind == "grouped_gemm" else "small_kernels_s"
+            for steps, longest in zip(found, seconds.max(axis=1).tolist(), strict=True):
+                steps.append(Step(sort, longest, grade, kernel.launches))
+        return found
+
+    def _exchanged(self, operator: Operator, this: _Pass, number: int) -> Iterator[Step]:
+        """The exchange of rows in the layer with popularity *number*, and before it that of their counts."""
+        if operator.counts is not None:
+            told = self.network.counts(operator.counts, self._deployment.slots, this.way)
+            if told is not None:
+                yield Step("exchange_s", _longest_s(told), told.grade, 1, waited_for=True)
+        key = (this.tokens, this.way_name, number, operator.payload_bytes)
+        if key not in self._known:
+            self._known[key] = self._sent(operator, this, number)
+        yield self._known[key]
+
+    def _sent(self, operator: Operator, this: _Pass, number: int) -> Step:
+        deployment, part = self._deployment, this.part
+        assert deployment.popularity is not None
+        assert part is not None
+        tokens = this.tokens * deployment.expert_ranks / deployment.mesh.tp
+        rows = deployment.popularity[number] * tokens * part.top_k
+        wire = wire_rows(
+            rows, deployment.mesh, this.way_name, deployment.choice(part), deployment.cluster.scale_up_domain
+        )
+        if operator.name == "combine":
+            wire = wire.T
+        transfer = self.network.exchange(wire * operator.payload_bytes, this.way)
+        if transfer is None:
+            return Step("exchange_s", 0.0, "measured")
+        assert transfer.collective is not None
+        taken = float(np.max(transfer.collective.compute_taken))
+        return Step("exchange_s", _longest_s(transfer), transfer.grade, 1, taken=taken)
+
+
+def _longest_s(transfer: Transfer) -> float:
+    return float(np.max(transfer.duration_ns)) / 1e9

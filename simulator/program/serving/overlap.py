@@ -1,0 +1,78 @@
+"""Two-batch overlap: an iteration in two halves, each computed while the other's rows travel.
+
+Both halves go through a layer's parts in turn, as DeepSeek-V3's prefill and SGLang's `TboForwardBatchPreparer` have it:
+attention of one, then of the other; experts of one, then of the other. Exchanges follow each other on a stream of
+their own. Kernels beside an exchange that runs on compute units take longer, as in training (`engine/interference.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from simulator.engine.interference import lost_ns
+from simulator.engine.simulation import Part, Simulation
+from simulator.engine.task import Collective, Task
+from simulator.program.serving.iteration import Parts
+from simulator.program.serving.timing import Step, in_order
+
+
+def overlapped(first: Sequence[Step], second: Sequence[Step], launch_s: float) -> Parts:
+    """Parts of two halves of an iteration, woven; what exchanges take beyond all computing is theirs."""
+    program = _program(first, second, launch_s)
+    (recording,) = Simulation(Part(program, 1)).run()
+    (recording,) = Simulation(Part(program, 1, lost_ns(program, recording))).run()
+    alone = in_order([step for step in (*first, *second) if step.part != "exchange_s"], 0.0)
+    computed_s = sum(task.duration_ns for task in program if task.collective is None) / 1e9
+    rest_s = recording.step_ns / 1e9 - float(computed_s)
+    host_s = sum(task.host_ns for task in program) / 1e9
+    waited_s = min(rest_s, max(0.0, host_s - float(computed_s)))
+    return alone + Parts(exchange_s=rest_s - waited_s, launch_bound_s=waited_s)
+
+
+def _program(first: Sequence[Step], second: Sequence[Step], launch_s: float) -> list[Task]:
+    """Stretches of both halves in turn, each behind the exchange that its own half waits for."""
+    tasks: list[Task] = []
+    last: dict[int, tuple[int, ...]] = {0: (), 1: ()}
+    halves = [list(_stretches(first)), list(_stretches(second))]
+    for turn in range(max(map(len, halves))):
+        for half, stretches in enumerate(halves):
+            for step_or_group in stretches[turn : turn + 1]:
+                _append(tasks, step_or_group, last, half, launch_s)
+    return tasks
+
+
+def _append(
+    tasks: list[Task], stretch: Sequence[Step], last: dict[int, tuple[int, ...]], half: int, launch_s: float
+) -> None:
+    """A stretch of kernels as one task, each exchange behind it as another."""
+    for moves, group in groupby(stretch, key=lambda step: step.part == "exchange_s"):
+        for steps in [[step] for step in group] if moves else [list(group)]:
+            tasks.append(_task(steps, last[half], launch_s, moves=moves))
+            last[half] = (len(tasks) - 1,)
+
+
+def _task(steps: Sequence[Step], deps: tuple[int, ...], launch_s: float, *, moves: bool) -> Task:
+    one = Collective("ep", np.zeros(1, np.int64), {"ep": steps[0].seconds * 1e9}, compute_taken=steps[0].taken)
+    return Task(
+        "exchange" if moves else "compute",
+        "exchange" if moves else "compute",
+        "all_to_all" if moves else "kernel",
+        round(sum(step.seconds for step in steps) * 1e9),
+        deps,
+        round(sum(step.launches for step in steps) * launch_s * 1e9),
+        one if moves else None,
+        blocks_host=any(step.waited_for for step in steps),
+    )
+
+
+def _stretches(steps: Sequence[Step]) -> list[list[Step]]:
+    """*steps* cut behind each run of exchanges."""
+    found: list[list[Step]] = [[]]
+    for before, step in zip([None, *steps], steps, strict=False):
+        if before is not None and before.part == "exchange_s" and step.part != "exchange_s":
+            found.append([])
+        found[-1].append(step)
+    return found

@@ -1,0 +1,69 @@
+"""What an iteration of a deployment takes, and where its time goes.
+
+Iterations of decoding sequences alone are replayed as CUDA graphs where the deployment has them; with prompts, the
+host issues kernel by kernel, as compiled code does. Work of the engine's scheduler between iterations is not modelled:
+engines run it beside the device (vLLM `--async-scheduling`, SGLang's overlap scheduler).
+"""
+
+from __future__ import annotations
+
+from simulator.model.serving.head import first_operators, last_operators
+from simulator.program.serving.deployment import Deployment
+from simulator.program.serving.iteration import Iteration, Parts, Price
+from simulator.program.serving.layer_steps import LayerSteps
+from simulator.program.serving.overlap import overlapped
+from simulator.program.serving.timing import Step, grades_of, in_order
+
+_BF16_BYTES = 2
+
+
+class IterationPricer:
+    """Prices iterations of one deployment; remembers those that it has priced."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._layers = LayerSteps(deployment)
+        self._known: dict[Iteration, Price] = {}
+
+    def price(self, iteration: Iteration) -> Price:
+        """Time of *iteration* on every attention-data-parallel rank. Nothing to compute takes no time."""
+        if iteration not in self._known:
+            self._known[iteration] = self._price(iteration) if iteration.tokens else Price(Parts(), 0.0, {})
+        return self._known[iteration]
+
+    def _price(self, iteration: Iteration) -> Price:
+        deployment = self._deployment
+        stages = [self._stage(stage, iteration) for stage in range(deployment.mesh.pp)]
+        handed = [self._handed_over(stage, iteration) for stage in range(deployment.mesh.pp - 1)]
+        parts = sum((one for one, _ in stages), Parts()) + Parts(pipeline_s=sum(step.seconds for step in handed))
+        grades = grades_of([*(step for _, steps in stages for step in steps), *handed])
+        return Price(parts, max(one.total_s for one, _ in stages), grades)
+
+    def _stage(self, stage: int, iteration: Iteration) -> tuple[Parts, list[Step]]:
+        """Parts of one pipeline stage's time, and its steps."""
+        graph = self._deployment.cuda_graphs and not iteration.prefill
+        launch_s = 0.0 if graph else self._deployment.cluster.accelerator.launch_s("compiled")
+        halves = iteration.halves
+        if self._deployment.two_batch_overlap and self._deployment.exchanges and all(half.tokens for half in halves):
+            first, second = (self._steps(stage, half, graph=graph) for half in halves)
+            return overlapped(first, second, launch_s), [*first, *second]
+        steps = self._steps(stage, iteration, graph=graph)
+        return in_order(steps, launch_s), steps
+
+    def _steps(self, stage: int, iteration: Iteration, *, graph: bool) -> list[Step]:
+        deployment, gap_s = self._deployment, self._layers.gap_s(graph=graph)
+        found: list[Step] = []
+        if stage == 0:
+            begin = first_operators(deployment.architecture, iteration, deployment.mesh.tp)
+            found += self._layers.of_operators(begin, "head_s", gap_s)
+        found += self._layers.of_stage(stage, iteration, graph=graph)
+        if stage == deployment.mesh.pp - 1:
+            end = last_operators(deployment.architecture, iteration, deployment.mesh.tp)
+            found += self._layers.of_operators(end, "head_s", gap_s)
+        return found
+
+    def _handed_over(self, stage: int, iteration: Iteration) -> Step:
+        """The hidden states of all tokens, to the next stage."""
+        size = float(iteration.tokens * self._deployment.architecture.hidden * _BF16_BYTES)
+        transfer = self._layers.network.hand_over(size, "", stage, stage + 1)
+        return Step("pipeline_s", float(transfer.duration_ns.max()) / 1e9, transfer.grade, 1)
