@@ -24,10 +24,8 @@ NVME = "training.offload.optimizer=nvme"
         ((NVME, "training.offload.nvme.direct=true"), "no parameters are on drives for cards to read"),
         ((OPTIMIZER, "training.zero=0", "parallel={dp_replicate: 16}"), "not simulated under zero 0"),
         (("training.offload.optimizer=0.5", "training.zero=2"), "under zero 2 it moves as a whole; allowed: 1"),
-        (
-            ("training.offload.optimizer=1", "training.zero=2", "training.global_batch_sequences=32"),
-            "gradients of several micro-batches come back to be added; allowed: a batch of 16",
-        ),
+        ((OPTIMIZER, "training.offload.zenflow={}"), "as DeepSpeed's ZeRO-2 has it, found zero 3; allowed: zero 2"),
+        (("training.offload.zenflow={}", "training.zero=2"), "found optimizer 0.0; allowed: optimizer 1"),
         (
             ("training.offload.optimizer=1", "training.zero=2", "training.deepspeed.overlap_comm=true"),
             "allowed: overlap_comm false",

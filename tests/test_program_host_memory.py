@@ -54,6 +54,18 @@ def test_few_cores_do_not_fill_the_memory() -> None:
     assert host(cards=8).sweep("cpu_optimizer", 3.72e9, threads=2).duration_ns.tolist() == [100_000_000]
 
 
+def test_what_one_thread_pinned_is_in_one_of_the_node_s_domains() -> None:
+    # 410 GB/s x 0.8 / 8 domains = 41 GB/s; 32 of 128 cores span two domains, which share what is not pinned.
+    memory = host("dgx-a100-40g", cards=2)
+    assert memory.sweep("cpu_pass", 4.1e9, threads=32, near=4.1e9).duration_ns.tolist() == [100_000_000]
+    assert memory.sweep("cpu_pass", 4.1e9, threads=32, near=2.05e9).duration_ns.tolist() == [75_000_000]
+    # Eight cards keep all domains busy anyway: 41 GB/s each.
+    assert host("dgx-a100-40g", 8).sweep("cpu_pass", 4.1e9, threads=16, near=4.1e9).duration_ns.tolist() == [
+        100_000_000
+    ]
+    assert host("dgx-a100-40g", 8).sweep("cpu_pass", 4.1e9, threads=16).duration_ns.tolist() == [100_000_000]
+
+
 def both_ways(bytes_out: float, bytes_in: float) -> list[int]:
     memory, emitter = host(), Emitter(0)
     emitter.transfer("out", COPY_OUT, COPY_OUT, memory.out(bytes_out), deps=())

@@ -94,16 +94,20 @@ def test_with_the_optimizer_on_the_host_gradients_leave_in_fp32_and_weights_come
     assert "optimizer" not in {task.kind for task in program.tasks}
 
 
-def test_a_card_whose_optimizer_is_on_the_host_holds_its_parameters_alone(small: Small) -> None:
+def test_a_card_whose_optimizer_is_on_the_host_holds_its_parameters_and_a_buffer(small: Small) -> None:
     program = zero2(small, "training.offload.optimizer=1")
     ledgers = account(program.tasks, [*program.resident, *program.born], 1)
     assert all(abs(ledger.left_bytes).max() < 1 for ledger in ledgers.values())
     held = [item for item in (*program.resident, *program.born) if item.key != "resident.matmul workspaces"]
-    assert {item.key: item.bytes for item in held if item.tier == "hbm"} == {"resident.parameters": 2 * PARAMETERS}
+    # The largest tensor has 4 Mi elements.
+    assert {item.key: item.bytes for item in held if item.tier == "hbm"} == {
+        "resident.parameters": 2 * PARAMETERS,
+        "resident.buffer of a gradient": 2**23,
+    }
     # 17.8 MB each of weights and gradients are pinned as 2^25 bytes.
     assert {item.key: item.bytes for item in held if item.tier == "ddr"} == {
         "resident.master weights on host": 2**25,
-        "resident.gradients on host": 2**25,
+        "resident.gradients on host": 2**25 + 2**23,
         "resident.moments on host": 8 * PARAMETERS / 16,
     }
     assert not any(item.key.startswith("zero2.partition") for task in program.tasks for item in task.allocates)

@@ -8,7 +8,7 @@ from simulator.forecast.recomputation import recompute_of
 from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.scenario_memory import Offload as Asked
 from simulator.hardware.node import Node
-from simulator.program.offload import Offload, OnDrives, Tier
+from simulator.program.offload import Offload, OnDrives, Tier, ZenFlow
 
 _WHERE = "training.offload"
 _WHOLE_PASSES = ("1f1b", "gpipe")
@@ -18,7 +18,8 @@ def offload_of(training: Training) -> Offload:
     """What *training* keeps in host memory."""
     asked = training.offload
     if asked.optimizer != "nvme":
-        return Offload(asked.optimizer, asked.parameters is True, asked.activations, asked.threads)
+        zenflow = None if asked.zenflow is None else ZenFlow(asked.zenflow.topk_ratio, asked.zenflow.overlap_step)
+        return Offload(asked.optimizer, asked.parameters is True, asked.activations, asked.threads, zenflow=zenflow)
     drives = asked.nvme
     way = OnDrives(
         drives.share,
@@ -30,13 +31,14 @@ def offload_of(training: Training) -> Offload:
         drives.queue_depth,
     )
     shards: Tier = "nvme" if asked.parameters == "nvme" else "ddr" if asked.parameters else "hbm"
-    return Offload(1.0, False, asked.activations, asked.threads, way, shards)
+    return Offload(1.0, False, asked.activations, asked.threads, way, shards=shards)
 
 
 def offload_problems(scenario: Scenario) -> Iterator[str]:
     """Why the other settings have no such offload."""
     yield from _update_problems(scenario.training)
     yield from _drive_problems(scenario.training.offload)
+    yield from _zenflow_problems(scenario)
     if scenario.training.zero == 2 and scenario.training.offload.optimizer:
         yield from _zero_offload_problems(scenario)
     if scenario.training.offload.activations is not None:
@@ -91,12 +93,23 @@ def _optimizer_problems(training: Training) -> Iterator[str]:
 
 def _zero_offload_problems(scenario: Scenario) -> Iterator[str]:
     """What is not simulated of DeepSpeed's ZeRO-2 with its optimizer on the host."""
-    training, where = scenario.training, f"{_WHERE}.optimizer: found beside zero 2"
-    ranks = scenario.parallel.dp_shard * training.micro_batch_sequences
-    if training.global_batch_sequences > ranks:
-        yield f"{where}, where gradients of several micro-batches come back to be added; allowed: a batch of {ranks}"
-    if training.deepspeed.overlap_comm:
-        yield f"{where}, whose copies beside overlapped reductions are not simulated; allowed: overlap_comm false"
+    if scenario.training.deepspeed.overlap_comm:
+        yield (
+            f"{_WHERE}.optimizer: found beside zero 2, whose copies beside overlapped reductions are not simulated; "
+            "allowed: overlap_comm false"
+        )
+
+
+def _zenflow_problems(scenario: Scenario) -> Iterator[str]:
+    training, where = scenario.training, f"{_WHERE}.zenflow"
+    if training.offload.zenflow is None:
+        return
+    if training.zero != 2:
+        yield f"{where}: is simulated as DeepSpeed's ZeRO-2 has it, found zero {training.zero}; allowed: zero 2"
+    elif training.offload.optimizer != 1:
+        yield f"{where}: found optimizer {training.offload.optimizer}; allowed: optimizer 1"
+    if training.lora is not None:
+        yield f"{where}: columns of adapters are not chosen; leave it out, or lora"
 
 
 def _drive_problems(asked: Asked) -> Iterator[str]:

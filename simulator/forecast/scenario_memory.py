@@ -30,6 +30,21 @@ class Drives(Section):
     )
 
 
+class ZenFlow(Section):
+    """A part of each gradient updated on the card at once, the rest by the host's cores (DeepSpeed's ZenFlow).
+
+    A step is its update_interval: as many micro-batches as lie between two updates of the host.
+    """
+
+    topk_ratio: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="Share of the columns of each matrix, those with the largest gradients, that the card updates."
+    )
+    overlap_step: bool = Field(
+        True,
+        description="The cores update while the next micro-batches run, whose weights lag; else the card waits.",
+    )
+
+
 class Offload(Section):
     """What is kept in host memory or on drives. Copies share the links and the memory of the node."""
 
@@ -49,6 +64,9 @@ class Offload(Section):
         ),
     )
     nvme: Drives = Drives()
+    zenflow: ZenFlow | None = Field(
+        None, description="zero 2, optimizer 1: what the card updates at once of each gradient; absent: nothing."
+    )
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
         1, description="Cores that each rank's process updates with (OMP_NUM_THREADS); torchrun's own default is 1."
     )

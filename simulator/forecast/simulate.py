@@ -2,7 +2,8 @@
 
 Once two micro-batches in a row take equally long, all further ones do: the step is extrapolated from there, so that
 cost does not grow with gradient accumulation. The last one says nothing of that: no gathers of a next one run beside
-its end. Unlike micro-batches come in turn, so whole turns of them are compared, and whole turns extrapolated.
+its end. Unlike micro-batches come in turn, so whole turns of them are compared, and whole turns extrapolated. Where the
+host's cores update beside the passes, all are simulated, since what the card waits for in the end depends on them.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def simulate(
     turn = lowering.unlike
     if lowering.stages > 1:
         return _pipeline(run, lowering, micro_batches)
-    count = _whole_turns(FIRST_TRY + 2 * (turn - 1), micro_batches, turn)
+    least = micro_batches if lowering.job.offload.lags else FIRST_TRY + 2 * (turn - 1)
+    count = _whole_turns(least, micro_batches, turn)
     while True:
         step = run(count)
         if count == micro_batches:

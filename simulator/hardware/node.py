@@ -131,6 +131,8 @@ class Ddr(Record):
     """Of its channels."""
     share: Figure[Share]
     """Of that, what a sweep of all cores or copies of all accelerators attain."""
+    domains: Figure[Count] | None = None
+    """NUMA domains, each with its part of the channels; None: not known, taken to be one."""
 
 
 class Nvme(Record):

@@ -107,7 +107,9 @@ def data_parallel(
             trained=trained,
             largest=largest,
             ranks=ranks,
-            host=host if job.offload.updated_on_host else None,
+            host=host,
+            offload=job.offload,
+            micro_batches=micro_batches,
         )
     scaled = [share.shard for group in layout.groups for share in group.trained if share.width == 1]
     fully_sharded = PipelinedFsdp if job.pipeline.stages > 1 else Fsdp

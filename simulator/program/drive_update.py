@@ -113,9 +113,10 @@ class DriveUpdate:
         """A sub-group's update by the cores, and its new weights to the card, or to where its shards are."""
         job = self._job
         cores = HostUpdate(job, self._emitter, self._host, (Owned(elements, matrix=False),))
-        cores.sweep("scale gradients on cpu", "cpu_pass", SCALE_BYTES)
-        cores.sweep("cpu AdamW", "cpu_optimizer", job.optimizer.sweep_bytes)
-        cores.sweep("cast parameters on cpu", "cpu_pass", CAST_BYTES)
+        cores.sweep("scale gradients on cpu", "cpu_pass", SCALE_BYTES, near=SCALE_BYTES)
+        sweep_bytes = job.optimizer.sweep_bytes
+        cores.sweep("cpu AdamW", "cpu_optimizer", sweep_bytes, near=sweep_bytes)
+        cores.sweep("cast parameters on cpu", "cpu_pass", CAST_BYTES, near=FP32_BYTES)
         if job.offload.shards == "hbm":
             cores.parameters_in(COMPUTE_BYTES, copies=1, pinned=False)
 

@@ -7,6 +7,11 @@ the memory is taken to be busier than it is.
 
     copies: seconds = copies * latency + max(bytes / rate of the link, cards * bytes / (memory bandwidth * share))
     sweeps: seconds = max(bytes / (threads * rate of a core), cards * bytes / (memory bandwidth * share))
+
+What one thread pins or shares lies in its own NUMA domain, whose channels alone carry it, however many cores of the
+process read it; with more domains than cards in use, the others' stay idle:
+
+    seconds >= max(cards, domains) * (bytes there + other bytes / domains of the process) / (memory bandwidth * share)
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from collections.abc import Iterable
 from math import ceil
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.engine.task import Allocation, Collective, Quantity
 from simulator.hardware.cluster import Cluster
@@ -48,6 +54,8 @@ class HostMemory:
         self._cards = min(cluster.accelerators, cluster.node.accelerators)
         self._core_bytes_per_s = cluster.node.cpu.core_bandwidth.value
         self._core_grade = cluster.node.cpu.core_bandwidth.grade
+        self._domains = 1 if cluster.node.ddr.domains is None else cluster.node.ddr.domains.value
+        self._cores = cluster.node.cpu.cores.value
         self._behaviours = behaviours
 
     def out(self, size: Quantity, *, copies: int = 1, pinned: bool = True) -> Transfer:
@@ -58,14 +66,22 @@ class HostMemory:
         """The same from the host to its card."""
         return self._copy(COPY_IN, size, copies, self._link.h2d if pinned else self._link.pageable_h2d)
 
-    def sweep(self, kind: str, traffic: Quantity, threads: int) -> Transfer:
-        """A pass of *threads* cores for each card over the node's memory, *traffic* bytes read and written."""
-        memory_s, cores_s = (
-            self._memory_s(traffic),
-            np.asarray(traffic, np.float64) / (threads * self._core_bytes_per_s),
-        )
+    def sweep(self, kind: str, traffic: Quantity, threads: int, *, near: Quantity = 0.0) -> Transfer:
+        """A pass of *threads* cores for each card over the node's memory, *traffic* bytes read and written, of which
+        *near* bytes are where one thread has pinned or shared them.
+        """
+        moved = np.asarray(traffic, np.float64)
+        busy_s, cores_s = self._memory_s(moved), moved / (threads * self._core_bytes_per_s)
+        memory_s = np.maximum(busy_s, self._domain_s(moved, np.asarray(near, np.float64), threads))
         grade = self._core_grade if np.max(cores_s) > np.max(memory_s) else self._memory_grade
-        return self.transfer(kind, CORES, traffic, np.maximum(memory_s, cores_s), {"host memory": memory_s}, grade)
+        return self.transfer(kind, CORES, traffic, np.maximum(memory_s, cores_s), {"host memory": busy_s}, grade)
+
+    def _domain_s(self, moved: npt.NDArray[np.float64], near: npt.NDArray[np.float64], threads: int) -> Quantity:
+        """Seconds that the busiest NUMA domain works."""
+        spanned = min(self._domains, ceil(threads * self._domains / self._cores))
+        bytes_there = near + (moved - near) / spanned
+        seconds: Quantity = max(self._cards, self._domains) * bytes_there / self._memory_bytes_per_s
+        return np.where(near > 0, seconds, 0.0)
 
     def memory_busy_s(self, size: Quantity) -> dict[str, Quantity]:
         """Seconds that the node's memory works when something else moves *size* bytes for each card in or out of it."""

@@ -32,6 +32,7 @@ from simulator.program.optimizers import rules
 from simulator.program.ownership import ownership
 from simulator.program.unit import Unit
 from simulator.program.update import Ownership, share_out
+from simulator.program.zenflow import moments
 
 ROOT = "root"
 """Name of the unit of both ends of the model."""
@@ -85,11 +86,12 @@ def lay_out(job: Job, stage: int) -> Layout:
     owned = ownership(job, groups)
     on_card, on_host = share_out(owned, job.offload.updated_on_host)
     resident = tuple(_kept(_resident(job, groups, on_card if job.zero == 2 else owned)))
-    born = tuple(_kept({("moments", "optimizer"): _moments(job, on_card)}))
+    born = tuple(_kept({("moments", "optimizer"): [*_moments(job, on_card), *_chosen_moments(job, groups)]}))
     way = job.offload.drives
     hosted = host_resident(job, groups, on_host) if way is None else drive_resident(job, way, units, on_host)
-    moments = _hosted({("moments on host", "optimizer"): _moments(job, on_host)})
-    away = moments if way is None else drive_born(job, way, on_host)
+    twice = 2 if job.offload.lags else 1
+    hosted_moments = _hosted({("moments on host", "optimizer"): _moments(job, on_host) * twice})
+    away = hosted_moments if way is None else drive_born(job, way, on_host)
     return Layout(
         layers,
         root,
@@ -215,14 +217,23 @@ def host_resident(job: Job, groups: tuple[ShardGroup, ...], on_host: Ownership) 
 
     Megatron-LM pins a copy of the master weights and of their gradients, tensor by tensor. FSDP2 pins the shards of all
     parameters. DeepSpeed has the master weights in memory that is not pinned, and pins the share of the gradients
-    whole, in bf16 and in fp32 (`pin_memory: true`); under ZeRO-2 it pins flat fp32 master weights and gradients.
+    whole, in bf16 and in fp32 (`pin_memory: true`); under ZeRO-2 it pins flat fp32 master weights and gradients, and a
+    buffer of the largest tensor. Under ZenFlow, whose updates run in another process, it shares master weights, their
+    copy and gradients of this and the last step with that, which unpins them.
     """
     sizes = [tensor.elements * FP32_BYTES for tensor in on_host.tensors]
     if job.offload.parameters:
         shards = [share.shard * job.frozen_bytes for group in groups for share in group.frozen]
         shards += [share.shard * job.optimizer.stored_bytes for group in groups for share in group.trained]
         yield pinned("resident.parameters on host", "parameters", [float(size) for size in shards])
-    elif sizes and job.zero in (1, 2):
+    elif sizes and job.offload.lags:
+        yield host_memory("resident.master weights on host", "optimizer", sizes * 2)
+        yield host_memory("resident.gradients on host", "gradients", sizes * 2)
+        yield pinned("resident.buffer of a gradient on host", "gradients", [_largest(groups) * COMPUTE_BYTES])
+    elif sizes and job.zero == 2:
+        yield pinned("resident.master weights on host", "optimizer", sizes)
+        yield pinned("resident.gradients on host", "gradients", [*sizes, _largest(groups) * COMPUTE_BYTES])
+    elif sizes and job.zero == 1:
         yield pinned("resident.master weights on host", "optimizer", sizes)
         yield pinned("resident.gradients on host", "gradients", sizes)
     elif sizes:
@@ -253,7 +264,15 @@ def _resident(job: Job, groups: tuple[ShardGroup, ...], owned: Ownership) -> dic
         ("parameters", "parameters"): whole,
         ("gradients", "gradients"): [sum(share.elements for share in trained) * job.reduce_bytes * (job.zero == 1)],
         ("master weights", "optimizer"): [tensor.elements * master for tensor in owned.tensors],
+        ("buffer of a gradient", "reduce buffers"): [
+            _largest(groups) * COMPUTE_BYTES * (job.zero == 2 and job.offload.optimizer > 0)
+        ],
     }
+
+
+def _largest(groups: Iterable[ShardGroup]) -> float:
+    """Elements of the largest trained tensor."""
+    return float(max((share.elements for group in groups for share in group.trained), default=0))
 
 
 def _in_model_order(groups: Iterable[ShardGroup]) -> list[Share]:
@@ -272,6 +291,13 @@ def tensor_bytes(job: Job, group: ShardGroup, *, whole: bool) -> list[float]:
 def parameters_key(group: str) -> str:
     """Key of the shards of a group under FSDP2."""
     return f"resident.parameters.{group}"
+
+
+def _chosen_moments(job: Job, groups: Iterable[ShardGroup]) -> list[float]:
+    """Moments of what the card updates at once of every gradient."""
+    zenflow = job.offload.zenflow
+    trained = sum(share.elements for group in groups for share in group.trained)
+    return [] if zenflow is None else moments(zenflow.chosen, float(trained))
 
 
 def _moments(job: Job, owned: Ownership) -> list[float]:

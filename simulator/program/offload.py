@@ -35,6 +35,18 @@ class OnDrives:
 
 
 @dataclass(frozen=True, slots=True)
+class ZenFlow:
+    """A part of each gradient updated on the card at once, the rest by the host's cores after several micro-batches
+    (DeepSpeed's ZenFlow; Lan et al., 2025): see `zenflow`.
+    """
+
+    chosen: float
+    """Share of the columns of each matrix, those with the largest gradients."""
+    beside: bool
+    """Whether the cores update while the next micro-batches run; else the card waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Offload:
     """Parts of a job that host memory or drives hold."""
 
@@ -46,6 +58,7 @@ class Offload:
     threads: int = 1
     """Cores that each rank's process updates with."""
     drives: OnDrives | None = None
+    zenflow: ZenFlow | None = None
     shards: Tier = "hbm"
     """Where the bf16 shards of parameters are whose optimizer is on drives."""
 
@@ -53,6 +66,11 @@ class Offload:
     def updated_on_host(self) -> float:
         """Share of what is trained that the host's cores update."""
         return 1.0 if self.parameters else self.optimizer
+
+    @property
+    def lags(self) -> bool:
+        """Whether the host's cores are an update behind, which runs beside the next step's passes."""
+        return self.zenflow is not None and self.zenflow.beside
 
     @property
     def fetches(self) -> bool:

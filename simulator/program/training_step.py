@@ -130,6 +130,7 @@ class StageLowering:
         offload = self._offload(emitter)
         codes = [batch.code(emitter, offload) for batch in self.batches]
         writer = StageWriter(job, self._layout, codes, emitter, sharding, self._network, self._costs)
+        HostUpdate(job, emitter, self._host, self._layout.on_host.tensors).begin()
         ends = self._write_passes(writer, emitter, offload, micro_batches)
         birth = writer.update(partial(self._update, emitter))
         held, rebuilt = self._operators.held(), sharding.rebuilt(self._layout.resident)

@@ -8,7 +8,9 @@ reduction waits for the one before. Every micro-batch reduces; later ones make a
 
 With the optimizer on the host (ZeRO-Offload; Ren et al., 2021) there is no partition on the card: of every bucket what
 the rank owns is normed in double precision, widened to fp32 and copied to pinned memory, all of it on the stream of
-compute, and the host looks for infinities in each tensor, which it waits for.
+compute, and the host looks for infinities in each tensor, which it waits for. Of several micro-batches the first one's
+gradients go out in bf16, come back to be added to those of each later one, and the last sum goes out in fp32. Where
+the cores update beside the next step (`zenflow`), other processes share that memory, and it is not pinned.
 
 The update takes the norm of each tensor in double precision, flattens the partition, widens it to fp32, scales it, runs
 the optimizer on one flat master tensor, narrows that into the parameters and gathers them.
@@ -23,8 +25,10 @@ from simulator.program.buckets import Bucketed, Buckets, Gradient, move
 from simulator.program.costs import Costs
 from simulator.program.emitter import COMPUTE, Emitter, allocation
 from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE
-from simulator.program.host_memory import COPY_OUT, HostMemory
-from simulator.program.network import Network
+from simulator.program.host_memory import COPY_IN, COPY_OUT, HostMemory, host_memory
+from simulator.program.network import Network, Transfer
+from simulator.program.offload import Offload
+from simulator.program.zenflow import ChosenColumns
 
 FP32_BYTES = 4
 FP64_BYTES = 8
@@ -32,11 +36,12 @@ WIDE_PARAMETERS = "zero2.wide parameters"
 """Key of the fp32 weights that have come from the host, on the card."""
 _BUCKET = "zero2.bucket"
 _PARTITION = "zero2.partition"
+_SUMS = "zero2.sums on host"
 
 
 class Zero2(Bucketed):
-    """Writes what ZeRO-2 adds to a program. *trained* elements are shared by *ranks*; the *largest* tensor counts. The
-    optimizer is in the memory of a *host*, if there is one.
+    """Writes what ZeRO-2 adds to a program of *micro_batches*. *trained* elements are shared by *ranks*; the *largest*
+    tensor counts. The optimizer is in the memory of a *host*, if *offload* says so.
     """
 
     def __init__(
@@ -50,7 +55,9 @@ class Zero2(Bucketed):
         trained: int,
         largest: int,
         ranks: int,
-        host: HostMemory | None = None,
+        host: HostMemory,
+        offload: Offload,
+        micro_batches: int,
     ) -> None:
         self._emitter = emitter
         self._costs = costs
@@ -61,7 +68,11 @@ class Zero2(Bucketed):
         self._owned = trained / ranks
         self._largest = min(largest, self._owned)
         self._ranks = ranks
-        self._host = host
+        self._host = host if offload.updated_on_host else None
+        self._pinned = not offload.lags
+        zenflow = offload.zenflow
+        self._columns = None if zenflow is None else ChosenColumns(emitter, costs, network, zenflow.chosen, ranks)
+        self._micro_batches = micro_batches
         self._filled, self._tensors = 0.0, 0
         self._large: list[str] = []
         self._under_way: tuple[int, float] | None = None
@@ -109,10 +120,16 @@ class Zero2(Bucketed):
             deps = (self._emitter.last,)
             position = self._emitter.transfer("gather parameters", GATHER, "all_gather", transfer, deps=deps)
             self._emitter.await_(position)
+        if self._columns is not None:
+            self._columns.settle()
+        if self._emitter.holds(_SUMS):
+            self._emitter.release(_SUMS)
 
     def _hand_on(self, gradients: Iterable[Gradient]) -> None:
         """Copy gradients into the bucket, after summing it where one does not fit."""
         for gradient in gradients:
+            if self._columns is not None:
+                self._columns.transpose(gradient.bytes)
             if self._filled + gradient.bytes > self._buckets.bytes and self._filled:
                 self._sum()
             if not self._emitter.holds(_BUCKET):
@@ -150,7 +167,10 @@ class Zero2(Bucketed):
         position, size = self._under_way
         self._emitter.await_(position)
         if self._host is not None:
-            self._send(self._host, size / self._ranks / COMPUTE_BYTES)
+            last = self._emitter.micro_batch == self._micro_batches - 1
+            if self._columns is not None:
+                self._columns.take(size / COMPUTE_BYTES, self._tensors, last=last)
+            self._send(self._host, size / self._ranks / COMPUTE_BYTES, last=last)
             self._emitter.release("zero2.flat bucket", *self._large)
             self._under_way, self._large = None, []
             return
@@ -162,9 +182,28 @@ class Zero2(Bucketed):
         self._emitter.release("zero2.flat bucket", *self._large)
         self._under_way, self._large = None, []
 
-    def _send(self, host: HostMemory, elements: float) -> None:
-        """Norm, widen and copy out so many gradients, tensor by tensor."""
-        emitter, copies = self._emitter, max(1, round(self._tensors / self._ranks))
+    def _send(self, host: HostMemory, elements: float, *, last: bool) -> None:
+        """Take so many gradients out, tensor by tensor, in bf16 or, the *last* sum, in fp32."""
+        copies, self._tensors = max(1, round(self._tensors / self._ranks)), 0
+        if self._emitter.micro_batch > 0:
+            self._add(host, elements, copies)
+        elif not last:
+            self._out(host.out(elements * COMPUTE_BYTES, copies=copies), "gradients of first out", copies)
+            if not self._emitter.holds(_SUMS):
+                self._emitter.take(host_memory(_SUMS, "gradients", [self._owned * COMPUTE_BYTES]))
+        if last:
+            self._last(host, elements, copies)
+
+    def _add(self, host: HostMemory, elements: float, copies: int) -> None:
+        """Bring the sum so far in and add it."""
+        transfer, deps = host.into(elements * COMPUTE_BYTES, copies=copies), (self._emitter.last,)
+        position = self._emitter.transfer("gradients so far in", COPY_IN, COPY_IN, transfer, deps=deps, launches=copies)
+        self._emitter.await_(position)
+        move(self._emitter, self._costs, "add gradients", "elementwise", 3 * COMPUTE_BYTES * elements)
+
+    def _last(self, host: HostMemory, elements: float, copies: int) -> None:
+        """Norm, widen and copy out the sum; the host waits for it."""
+        emitter = self._emitter
         double = allocation("zero2.double", "workspace", min(self._largest, elements) * FP64_BYTES)
         move(emitter, self._costs, "gradient norm", "reduction", elements * (COMPUTE_BYTES + 2 * FP64_BYTES))
         emitter.take(double)
@@ -172,9 +211,11 @@ class Zero2(Bucketed):
         wide = allocation("zero2.wide gradients", "workspace", min(self._largest, elements) * FP32_BYTES)
         move(emitter, self._costs, "widen gradients", "cast_up", elements * (COMPUTE_BYTES + FP32_BYTES))
         emitter.take(wide)
-        transfer, deps = host.out(elements * FP32_BYTES, copies=copies), (emitter.last,)
-        position = emitter.transfer("gradients out", COPY_OUT, COPY_OUT, transfer, deps=deps, launches=copies)
+        self._out(host.out(elements * FP32_BYTES, copies=copies, pinned=self._pinned), "gradients out", copies)
         emitter.block_host()
-        emitter.await_(position)
         emitter.release(wide.key)
-        self._tensors = 0
+
+    def _out(self, transfer: Transfer, name: str, copies: int) -> None:
+        deps = (self._emitter.last,)
+        position = self._emitter.transfer(name, COPY_OUT, COPY_OUT, transfer, deps=deps, launches=copies)
+        self._emitter.await_(position)
