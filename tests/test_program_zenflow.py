@@ -1,4 +1,4 @@
-"""ZenFlow beside ZeRO-2 on sixteen cards, by hand: bytes of what is chosen, of what the host adds up and of what lags."""
+"""ZenFlow beside ZeRO-2 on sixteen cards, by hand: bytes of what is chosen, of what is added up and of what lags."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def sent(tasks: list[Task]) -> float:
 def test_chosen_columns_are_broadcast_and_updated_in_every_micro_batch(small: Small) -> None:
     program = zenflow(small)
     assert sent(named(program, "broadcast columns")) == pytest.approx(4 * 2 * CHOSEN)
-    assert [task.micro_batch for task in named(program, "update columns")] == [0, 1, 2, 3]
+    assert [task.micro_batch for task in named(program, "update columns")] == [0, 1, 2, -1]
     assert [task.phase for task in named(program, "update columns")] == ["backward"] * 3 + ["optimizer"]
 
 
@@ -89,19 +89,13 @@ def test_the_card_holds_moments_of_chosen_columns_and_nothing_is_left(small: Sma
     assert all(abs(ledger.left_bytes).max() < 1 for ledger in ledgers.values())
 
 
-def test_the_card_waits_for_what_passes_do_not_hide(small: Small) -> None:
-    waits = {}
-    for threads in (1, 12):
-        chosen = f"training.offload={{optimizer: 1, threads: {threads}, zenflow: {{}}}}"
-        lowering = TrainingStep(assemble_job(*small("dense", *SETTINGS, chosen)))
-        step = simulate(lowering, 4, behaviours=1)
-        tasks, ends = step.programs[0].tasks, step.recordings[0].end_ns[:, 0]
-        done = next(n for n, task in enumerate(tasks) if task.name == "cpu AdamW")
-        waited = next(n for n, task in enumerate(tasks) if task.name == "wait for cores")
-        waits[threads] = int(ends[waited] - max(ends[n] for n in range(1, waited))), int(ends[waited] - ends[done])
-    # One core's 10.5 ms end within the four micro-batches.
-    assert waits[12][0] == 0
-    assert all(after >= 0 for _, after in waits.values())
+def test_the_card_waits_for_the_later_of_passes_and_cores(small: Small) -> None:
+    settings = (*SETTINGS, "training.offload={optimizer: 1, zenflow: {}}")
+    step = simulate(TrainingStep(assemble_job(*small("dense", *settings))), 4, behaviours=1)
+    names, ends = [task.name for task in step.programs[0].tasks], step.recordings[0].end_ns[:, 0]
+    cores, waited, copied = (names.index(name) for name in ("cpu AdamW", "wait for cores", "parameters in"))
+    assert ends[waited] == max(ends[cores], ends[:waited].max())
+    assert step.recordings[0].start_ns[copied, 0] >= ends[waited]
 
 
 def test_a_longer_interval_is_simulated_whole(small: Small) -> None:
