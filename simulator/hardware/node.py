@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from simulator.hardware.collective import Count, Formula, Operation, Timed
 from simulator.hardware.figure import Figure, Record, Share
-from simulator.units import Bytes, BytesPerSecond, Seconds, human_rate
+from simulator.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, human_rate
 
 Units = Annotated[float, Field(gt=0, le=10_000)]
 
@@ -121,6 +121,8 @@ class Cpu(Record):
     cores: Figure[Count]
     core_bandwidth: Figure[BytesPerSecond]
     """What a sweep of one core alone over host memory attains: bounded by the misses that it can have under way."""
+    flops_per_s: dict[str, Figure[FlopsPerSecond]] = Field(default_factory=dict)
+    """By number format, what products attain on all cores together; empty: not known."""
 
 
 class Ddr(Record):

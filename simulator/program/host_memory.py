@@ -56,6 +56,7 @@ class HostMemory:
         self._core_grade = cluster.node.cpu.core_bandwidth.grade
         self._domains = 1 if cluster.node.ddr.domains is None else cluster.node.ddr.domains.value
         self._cores = cluster.node.cpu.cores.value
+        self._flops_per_s = cluster.node.cpu.flops_per_s
         self._behaviours = behaviours
 
     def out(self, size: Quantity, *, copies: int = 1, pinned: bool = True) -> Transfer:
@@ -82,6 +83,17 @@ class HostMemory:
         bytes_there = near + (moved - near) / spanned
         seconds: Quantity = max(self._cards, self._domains) * bytes_there / self._memory_bytes_per_s
         return np.where(near > 0, seconds, 0.0)
+
+    def multiply(self, traffic: float, flops: float, threads: int, *, formats: tuple[str, ...]) -> Transfer:
+        """Products of *threads* cores for each card: *traffic* bytes of weights read, *flops* at the node's rate for
+        the first of *formats* that it has, which all its cores attain together.
+        """
+        rates = [self._flops_per_s[name] for name in formats if name in self._flops_per_s]
+        memory_s, cores_s = self._memory_s(traffic), traffic / (threads * self._core_bytes_per_s)
+        products_s = flops * self._cores / (threads * rates[0].value)
+        grade = rates[0].grade if products_s > max(float(memory_s), cores_s) else self._memory_grade
+        seconds = max(float(memory_s), cores_s, products_s)
+        return self.transfer("cpu_products", CORES, traffic, seconds, {"host memory": memory_s}, grade)
 
     def memory_busy_s(self, size: Quantity) -> dict[str, Quantity]:
         """Seconds that the node's memory works when something else moves *size* bytes for each card in or out of it."""

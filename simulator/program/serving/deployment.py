@@ -20,6 +20,7 @@ from simulator.parallel.folding import Folding, fold
 from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
 from simulator.program.pipeline import Pipeline
+from simulator.program.serving.offload import ALL_ON_CARD, ServingOffload
 from simulator.routing.coverage import Choice
 from simulator.routing.placement import Placement
 from simulator.routing.table import FloatArray, RoutingTable
@@ -48,6 +49,7 @@ class Deployment:
     popularity: FloatArray | None = None
     """Share of a layer's rows that each slot for experts takes, [MoE layers, ep, slots of a rank]; None without
     experts."""
+    offload: ServingOffload = ALL_ON_CARD
     in_order: bool = True
     """Whether experts lie on ranks in their order, each once, so that groups of them lie on neighbouring ranks."""
 

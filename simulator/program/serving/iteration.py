@@ -31,6 +31,8 @@ class Parts:
     """Hand-overs between pipeline stages."""
     launch_bound_s: float = 0.0
     """The device waits for its host."""
+    host_s: float = 0.0
+    """It waits for what comes from host memory or drives, or for the host's cores."""
 
     @property
     def total_s(self) -> float:

@@ -68,8 +68,8 @@ class LayerSteps:
         self._numbers = {layer.index: at for at, layer in enumerate(deployment.architecture.moe_layers())}
         self._known: dict[tuple[int, str, int, float], Step] = {}
 
-    def of_stage(self, stage: int, iteration: Iteration, *, graph: bool) -> list[Step]:
-        """The layers of *stage*, in order; in a *graph* kernels follow each other more closely."""
+    def of_stage(self, stage: int, iteration: Iteration, *, graph: bool) -> list[list[Step]]:
+        """Each of the layers of *stage*, in order; in a *graph* kernels follow each other more closely."""
         layers = self._deployment.layers_of(stage)
         alike: dict[Layer, list[Layer]] = {}
         for layer in layers:
@@ -78,7 +78,7 @@ class LayerSteps:
         for group in alike.values():
             for layer, steps in zip(group, self._alike(group, iteration, graph=graph), strict=True):
                 found[layer.index] = steps
-        return [step for layer in layers for step in found[layer.index]]
+        return [found[layer.index] for layer in layers]
 
     def of_operators(self, operators: tuple[Operator, ...], part: PartName, gap_s: float) -> list[Step]:
         """Steps of *operators* without experts, all of which count as *part* but for collectives."""
@@ -134,6 +134,8 @@ class LayerSteps:
 
     def _routed(self, operator: Operator, part: PartName, this: _Pass, load: ExpertRows) -> list[list[Step]]:
         """Of the rank whose kernels take longest, for each layer."""
+        if not self._deployment.slots:
+            return [[Step(part, 0.0, "measured")] for _ in this.popularity]
         found: list[list[Step]] = [[] for _ in this.popularity]
         for kernel in operator.forward:
             seconds, grade = routed_s(self._accelerator, kernel, load, this.gap_s)

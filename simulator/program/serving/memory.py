@@ -7,20 +7,21 @@ are told apart from what the allocator hands out, as in training.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from simulator.model.architecture import MixtureOfExperts
 from simulator.model.operator import Operator
 from simulator.model.parameters import embedding_parameters, head_parameters
-from simulator.model.serving.held import CacheNeed, cache_need, held_layer, weight_bytes
+from simulator.model.serving.held import CacheNeed
 from simulator.model.serving.iteration import Chunk, Iteration
 from simulator.model.serving.layers import Setting, served_layer
 from simulator.model.split import share_model
 from simulator.program.exchanges import exchanges
 from simulator.program.serving.deployment import Deployment
 from simulator.program.serving.expert_rows import expert_rows
+from simulator.program.serving.placed import placed
 
 _BF16_BYTES, _FP32_BYTES = 2, 4
 
@@ -30,7 +31,7 @@ class RankMemory:
     """Of one rank of a pipeline stage."""
 
     weights: dict[str, float]
-    """Bytes by kind: "weights", "experts", "absorbed weights", "embedding and head"."""
+    """Bytes by kind: "weights", "experts", "absorbed weights", "embedding and head", "buffers of layers"."""
     activation_bytes: float
     """Temporaries of the largest iteration, logits included."""
     buffer_bytes: float
@@ -41,6 +42,12 @@ class RankMemory:
     """Of one sequence."""
     communicators: int
     """Sets of ranks that it communicates in."""
+    host: dict[str, float] = field(default_factory=dict)
+    """Weights and buffers in host memory, by kind."""
+    drives_bytes: float = 0.0
+    """Weights on drives."""
+    host_cache: CacheNeed = field(default_factory=CacheNeed)
+    """Of one sequence, what of its cache is in host memory; *cache* has room on the card for its way through it."""
 
     @property
     def weight_bytes(self) -> float:
@@ -51,20 +58,24 @@ class RankMemory:
 def rank_memory(deployment: Deployment, stage: int) -> RankMemory:
     """What a rank of *stage* holds."""
     architecture, mesh = share_model(deployment.architecture, deployment.mesh.tp), deployment.mesh
-    found: dict[str, float] = {}
-    cache = CacheNeed()
-    for layer in deployment.layers_of(stage):
-        held = held_layer(layer, mesh.tp, mesh.etp)
-        for kind, size in weight_bytes(deployment.architecture, held, deployment.formats, deployment.slots).items():
-            found[kind] = found.get(kind, 0.0) + size
-        if held.mixer is not None:
-            cache = cache + cache_need(held.mixer, deployment.formats.cache)
+    where = placed(deployment, stage)
+    found = dict(where.card)
     ends = (*embedding_parameters(architecture),) if stage == 0 else ()
     ends += (*head_parameters(architecture),) if stage == mesh.pp - 1 else ()
     found["embedding and head"] = float(_BF16_BYTES * sum(parameter.elements for parameter in ends))
     handles = deployment.cluster.accelerator.matmul_workspace_bytes
     axes = (mesh.tp > 1, deployment.exchanges, mesh.pp > 1)
-    return RankMemory(found, _activations(deployment, stage), _buffers(deployment), handles, cache, sum(axes))
+    return RankMemory(
+        found,
+        _activations(deployment, stage),
+        _buffers(deployment),
+        handles,
+        where.card_cache,
+        sum(axes),
+        where.host,
+        where.drives_bytes,
+        where.host_cache,
+    )
 
 
 def _activations(deployment: Deployment, stage: int) -> float:

@@ -8,10 +8,12 @@ engines run it beside the device (vLLM `--async-scheduling`, SGLang's overlap sc
 from __future__ import annotations
 
 from simulator.model.serving.head import first_operators, last_operators
+from simulator.program.serving.below import BelowTheCard, on_card
 from simulator.program.serving.deployment import Deployment
 from simulator.program.serving.iteration import Iteration, Parts, Price
 from simulator.program.serving.layer_steps import LayerSteps
 from simulator.program.serving.overlap import overlapped
+from simulator.program.serving.streaming import Layer, streamed
 from simulator.program.serving.timing import Step, grades_of, in_order
 
 _BF16_BYTES = 2
@@ -22,7 +24,8 @@ class IterationPricer:
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._layers = LayerSteps(deployment)
+        self._layers = LayerSteps(on_card(deployment))
+        self._below = BelowTheCard(deployment) if deployment.offload else None
         self._known: dict[Iteration, Price] = {}
 
     def price(self, iteration: Iteration) -> Price:
@@ -48,19 +51,32 @@ class IterationPricer:
             first, second = (self._steps(stage, half, graph=graph) for half in halves)
             return overlapped(first, second, launch_s), [*first, *second]
         steps = self._steps(stage, iteration, graph=graph)
+        if self._below is not None:
+            return self._streamed(self._below, stage, iteration, launch_s, graph=graph), steps
         return in_order(steps, launch_s), steps
 
+    def _streamed(
+        self, below: BelowTheCard, stage: int, iteration: Iteration, launch_s: float, *, graph: bool
+    ) -> Parts:
+        """Parts of a stage of which something comes up for the iteration."""
+        layers = self._deployment.layers_of(stage)
+        each = zip(layers, self._layers.of_stage(stage, iteration, graph=graph), strict=True)
+        begin, end = self._ends(stage, iteration, graph=graph)
+        through = [Layer(steps, below.of(layer, iteration)) for layer, steps in each]
+        return streamed([Layer(begin), *through, Layer(end)], self._deployment.offload.buffers, launch_s)
+
     def _steps(self, stage: int, iteration: Iteration, *, graph: bool) -> list[Step]:
-        deployment, gap_s = self._deployment, self._layers.gap_s(graph=graph)
-        found: list[Step] = []
-        if stage == 0:
-            begin = first_operators(deployment.architecture, iteration, deployment.mesh.tp)
-            found += self._layers.of_operators(begin, "head_s", gap_s)
-        found += self._layers.of_stage(stage, iteration, graph=graph)
-        if stage == deployment.mesh.pp - 1:
-            end = last_operators(deployment.architecture, iteration, deployment.mesh.tp)
-            found += self._layers.of_operators(end, "head_s", gap_s)
-        return found
+        begin, end = self._ends(stage, iteration, graph=graph)
+        layers = self._layers.of_stage(stage, iteration, graph=graph)
+        return [*begin, *(step for steps in layers for step in steps), *end]
+
+    def _ends(self, stage: int, iteration: Iteration, *, graph: bool) -> tuple[list[Step], list[Step]]:
+        """What of the model's ends the stage has."""
+        model, tp, gap_s = self._deployment.architecture, self._deployment.mesh.tp, self._layers.gap_s(graph=graph)
+        begin = first_operators(model, iteration, tp) if stage == 0 else ()
+        end = last_operators(model, iteration, tp) if stage == self._deployment.mesh.pp - 1 else ()
+        of_operators = self._layers.of_operators
+        return of_operators(begin, "head_s", gap_s), of_operators(end, "head_s", gap_s)
 
     def _handed_over(self, stage: int, iteration: Iteration) -> Step:
         """The hidden states of all tokens, to the next stage."""
