@@ -22,6 +22,7 @@ import torch
 import triton
 
 from kernels import (
+    benchmark_decode,
     benchmark_dsa,
     benchmark_kda,
     benchmark_loss,
@@ -133,6 +134,10 @@ PARTS = {
     "sparse": benchmark_dsa.sparse,
     "sparse_heads": benchmark_dsa.sparse_heads,
     "break_even": benchmark_dsa.break_even,
+    "decode": benchmark_decode.attentions,
+    "thin": benchmark_decode.thin_products,
+    "thin_experts": benchmark_decode.thin_experts,
+    "small": benchmark_decode.small_kernels,
 }
 
 

@@ -1,6 +1,7 @@
 """Products with weights in served formats: bytes of the format, arithmetic of the format or of bf16.
 
-An input that several products read is cast once. What is cast by kernels of its own here, engines often fuse with the
+Experts run as kernels of inference engines, whatever the format: those of training are made for many rows. An input
+that several products read is cast once. What is cast by kernels of its own here, engines often fuse with the
 norm or activation before it; that is not modelled.
 """
 
@@ -26,11 +27,11 @@ def in_formats(operator: Operator, formats: Formats, native: frozenset[str], kno
     if operator.payload_bytes and operator.name == "dispatch":
         return _dispatched(operator, formats.experts, native)
     form = formats.experts if operator.rows == "routed" else formats.dense
-    if form is BF16 or not operator.reads or not _product(operator.forward[-1]):
-        return operator
-    if not aligned(*operator.forward[-1].shape[-2:]):
+    if not operator.reads or not _product(operator.forward[-1]):
         return operator
     *before, product = operator.forward
+    if not aligned(*product.shape[-2:]):
+        form = BF16
     casts = () if operator.reads in known else _casts(product, form, native)
     known.add(operator.reads)
     return replace(operator, forward=(*before, *casts, in_format(product, form, native)))
@@ -48,9 +49,10 @@ def in_format(product: Kernel, form: WeightFormat, native: frozenset[str]) -> Ke
     n, k = product.shape[-2:]
     weight = form.weight_bytes(n, k)
     if product.kind == "grouped_gemm":
-        return replace(product, bytes=k * into_bytes + n * BF16_BYTES, fixed_bytes=weight, dtype=computes)
-    m = product.shape[0]
-    return replace(product, bytes=m * k * into_bytes + weight + m * n * BF16_BYTES, dtype=computes)
+        moved = k * into_bytes + n * BF16_BYTES
+        return replace(product, kind="served_experts", bytes=moved, fixed_bytes=weight, dtype=computes)
+    m, kind = product.shape[0], "gemm" if computes == "bf16" else "served_gemm"
+    return replace(product, kind=kind, bytes=m * k * into_bytes + weight + m * n * BF16_BYTES, dtype=computes)
 
 
 def _product(kernel: Kernel) -> bool:

@@ -53,6 +53,6 @@ def routed_s(accelerator: Accelerator, kernel: Kernel, load: ExpertRows, gap_s: 
         (kernel.bytes * rows + weights) / kernel.launches,
         kernel.shape,
         kernel.dtype,
-        rows=given if kernel.kind == "grouped_gemm" else None,
+        rows=given if kernel.kind == "served_experts" else None,
     )
     return (np.asarray(time.seconds) + gap_s) * kernel.launches, time.grade

@@ -24,6 +24,7 @@ from simulator.program.network import Network, Transfer
 from simulator.program.serving.deployment import Deployment
 from simulator.program.serving.expert_rows import ExpertRows, expert_rows, routed_s
 from simulator.program.serving.timing import PartName, Step
+from simulator.routing.table import FloatArray
 
 PARTS: dict[Part, PartName] = {
     "attention": "attention_s",
@@ -66,6 +67,7 @@ class LayerSteps:
         native = frozenset(self._accelerator.sheet.dense_flops_per_s)
         self._setting = Setting(mesh.tp, mesh.etp, deployment.exchanges, deployment.formats, native)
         self._numbers = {layer.index: at for at, layer in enumerate(deployment.architecture.moe_layers())}
+        self._like = _first_alike(deployment.popularity)
         self._known: dict[tuple[int, str, int, float], Step] = {}
 
     def of_stage(self, stage: int, iteration: Iteration, *, graph: bool) -> list[list[Step]]:
@@ -109,17 +111,24 @@ class LayerSteps:
         return _Pass(tokens, way, name, gap_s, load, part, numbers)
 
     def _steps(self, served: Served, this: _Pass, layers: int) -> list[list[Step]]:
-        operator = served.operator
-        if self._deployment.exchanges and (
-            (operator.name in _OWN_ORDER and this.way.one_sided)
-            or (operator.name in _OWN_ROWS and this.way.units is not None)
-        ):
+        operator = self._left_of(served.operator, this.way)
+        if operator is None:
             return [[] for _ in range(layers)]
         if operator.payload_bytes:
             return [list(self._exchanged(operator, this, number)) for number in this.popularity]
         if operator.rows == "routed" and this.load is not None:
             return self._routed(operator, PARTS[served.part], this, this.load)
         return [list(self._plain(operator, PARTS[served.part], this.gap_s))] * layers
+
+    def _left_of(self, operator: Operator, way: Way) -> Operator | None:
+        """What of *operator* is not part of the exchange's own kernels."""
+        if not self._deployment.exchanges or way.units is None:
+            return operator
+        if operator.name in _OWN_ROWS or (operator.name in _OWN_ORDER and way.one_sided):
+            return None
+        if operator.name != "route":
+            return operator
+        return replace(operator, forward=tuple(kernel for kernel in operator.forward if kernel.kind != "sort"))
 
     def _plain(self, operator: Operator, part: PartName, gap_s: float) -> Iterator[Step]:
         if operator.forward:
@@ -139,7 +148,7 @@ class LayerSteps:
         found: list[list[Step]] = [[] for _ in this.popularity]
         for kernel in operator.forward:
             seconds, grade = routed_s(self._accelerator, kernel, load, this.gap_s)
-            sort: PartName = part if kernel.kind == "grouped_gemm" else "small_kernels_s"
+            sort: PartName = part if kernel.kind == "served_experts" else "small_kernels_s"
             for steps, longest in zip(found, seconds.max(axis=1).tolist(), strict=True):
                 steps.append(Step(sort, longest, grade, kernel.launches))
         return found
@@ -150,7 +159,7 @@ class LayerSteps:
             told = self.network.counts(operator.counts, self._deployment.slots, this.way)
             if told is not None:
                 yield Step("exchange_s", _longest_s(told), told.grade, 1, waited_for=True)
-        key = (this.tokens, this.way_name, number, operator.payload_bytes)
+        key = (this.tokens, this.way_name, self._like[number], operator.payload_bytes)
         if key not in self._known:
             self._known[key] = self._sent(operator, this, number)
         yield self._known[key]
@@ -172,6 +181,14 @@ class LayerSteps:
         assert transfer.collective is not None
         taken = float(np.max(transfer.collective.compute_taken))
         return Step("exchange_s", _longest_s(transfer), transfer.grade, 1, taken=taken)
+
+
+def _first_alike(popularity: FloatArray | None) -> list[int]:
+    """The first layer with the same popularity as each."""
+    if popularity is None:
+        return []
+    first: dict[bytes, int] = {}
+    return [first.setdefault(layer.tobytes(), number) for number, layer in enumerate(popularity)]
 
 
 def _longest_s(transfer: Transfer) -> float:
