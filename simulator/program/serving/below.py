@@ -18,6 +18,7 @@ from math import ceil
 import numpy as np
 
 from simulator.model.architecture import Layer, MixtureOfExperts
+from simulator.model.parameter import Parameter
 from simulator.model.parameters import layer_parameters
 from simulator.model.serving.held import cache_need, held_layer, weight_bytes
 from simulator.model.serving.iteration import Iteration
@@ -112,7 +113,8 @@ class BelowTheCard:
         chosen, held = float(rows.touched.sum()), held_layer(layer, deployment.mesh.tp, deployment.mesh.etp)
         one = weight_bytes(deployment.architecture, held, deployment.formats, 1)["experts"]
         if self._offload.experts == "fetched":
-            return replace(found, chosen=self._host.into(chosen * one, copies=ceil(chosen)) if chosen else None)
+            copies = ceil(chosen * len(_routed(deployment, held)))
+            return replace(found, chosen=self._host.into(chosen * one, copies=copies) if chosen else None)
         states = float(iteration.tokens * (part.latent or deployment.architecture.hidden) * _BF16_BYTES)
         flops = float(rows.rows.sum()) * 2.0 * _weights(deployment, held)
         work = self._host.multiply(
@@ -143,8 +145,11 @@ def cold(popularity: FloatArray, share: float) -> FloatArray:
 
 def _weights(deployment: Deployment, held: Layer) -> float:
     """Elements of one routed expert's weights on a rank."""
-    routed = [p for p in layer_parameters(deployment.architecture, held) if p.role == "routed_expert"]
-    return float(sum(p.elements // p.shape[0] for p in routed))
+    return float(sum(p.elements // p.shape[0] for p in _routed(deployment, held)))
+
+
+def _routed(deployment: Deployment, held: Layer) -> list[Parameter]:
+    return [p for p in layer_parameters(deployment.architecture, held) if p.role == "routed_expert"]
 
 
 def on_card(deployment: Deployment) -> Deployment:
