@@ -9,7 +9,8 @@ and copies, which run on a stream of their own, a layer ahead:
 - `cache`: keys and values of a share of the layers, in pinned memory, one copy of both, into two buffers; a new
   token's go out behind the layer,
 - `experts`: all in pinned memory; those chosen that the card does not hold come when the host has read the router's
-  choice, two copies each. The card holds the first `on_card` of them for good. Choices are drawn ahead (expert_draws).
+  choice, two copies each; from one choice to the next the host replays a CUDA graph. The card holds the first
+  `on_card` of them for good. Choices are drawn ahead (expert_draws).
 
     python measure_decode.py cases.json runs.json [NAME...]
 
@@ -113,6 +114,20 @@ def taken(share: float, ordinal: int) -> bool:
     return int((ordinal + 1) * share + 1e-9) > int(ordinal * share + 1e-9)
 
 
+Stream = tuple[Tensor, Tensor]
+"""The residual stream, and its norm."""
+
+
+@dataclass
+class Routed:
+    """Rows on their way through experts."""
+
+    rows: Tensor
+    order: Tensor
+    share: Tensor
+    counts: Tensor
+
+
 class Model:
     """A model of *case*, whose iterations `run` runs."""
 
@@ -126,8 +141,6 @@ class Model:
         self.layers = case["layers"]
         self.copies, self.back = Copies(), Copies()
         self.add_norm, self.rotate, self.gated = compiled(add_norm), compiled(rotate), compiled(gated)
-        self.chosen = self.drawn = None
-        self.iteration = 0
         self._weights()
         self._caches()
         if self.experts:
@@ -165,32 +178,55 @@ class Model:
     def _experts(self) -> None:
         """Weights of experts: in one tensor for each layer and matrix, the card's own first, then room for others."""
         self.kept = round(self.case["on_card"] * self.experts)
-        rows = min(self.experts - self.kept, self.tokens * self.top_k)
+        slots = self.kept + min(self.experts - self.kept, self.tokens * self.top_k)
         two = ((2 * self.wide, self.hidden), (self.hidden, self.wide))
-        self.own = [tuple(randn(self.kept, *shape) for shape in two) for _ in range(self.layers)]
-        self.room = tuple(randn(rows, *shape) for shape in two) if rows else None
+        self.own = [tuple(randn(slots, *shape) for shape in two) for _ in range(self.layers)]
         away = self.experts - self.kept
         self.others = [
             tuple(randn(away, *shape, pinned=True) for shape in two) for _ in range(self.layers if away else 0)
         ]
-        self.drawn = draws(
+        chosen = draws(
             self.case["iterations"] + WARM_UP, self.layers, self.tokens, self.experts, self.top_k, self.case["skew"]
         )
-        self.on_device = torch.from_numpy(self.drawn).to(DEVICE)
+        self.drawn = torch.from_numpy(chosen).to(DEVICE)
+        self.now = self.drawn[0].clone()
+        shape = (self.layers, self.experts)
+        self.read = torch.zeros(shape, dtype=torch.int32, pin_memory=DEVICE == "cuda")
 
     def run(self) -> Tensor:
         """One iteration."""
+        return self.end(self.through(self.start(), range(self.layers)))
+
+    def start(self) -> Stream:
+        """Before the layers."""
         x = self.embedding[self.ids]
-        residual, normed = x, norm(x, self.first_norm)
-        for layer in range(self.layers):
+        return x, norm(x, self.first_norm)
+
+    def through(self, stream: Stream, layers: range) -> Stream:
+        """Whole layers."""
+        residual, normed = stream
+        for layer in layers:
             weights, cache = self._ready(layer)
-            mixed = self._attention(normed, weights, cache, layer)
-            residual, normed = self.add_norm(residual, mixed, weights["norm"])
-            out = self._mixture(normed, weights, layer) if self.experts else self._dense(normed, weights)
-            residual, normed = self.add_norm(residual, out, weights["next_norm"])
+            residual, normed = self.mixer((residual, normed), weights, cache)
+            if self.experts:
+                routed = self._routed(normed, weights, layer)
+                residual, normed = self.behind((residual, self._mixed(routed, layer)), weights)
+            else:
+                residual, normed = self.behind((residual, self._dense(normed, weights)), weights)
             self._release(layer)
-        self.iteration += 1
-        last = normed.view(self.sequences, -1, self.hidden)[:, -1]
+        return residual, normed
+
+    def mixer(self, stream: Stream, weights: dict[str, Tensor], cache: Tensor) -> Stream:
+        """A layer as far as the norm before its feed-forward part."""
+        return self.add_norm(stream[0], self._attention(stream[1], weights, cache), weights["norm"])
+
+    def behind(self, stream: Stream, weights: dict[str, Tensor]) -> Stream:
+        """What its feed-forward part made, added, and the norm of the next layer."""
+        return self.add_norm(*stream, weights["next_norm"])
+
+    def end(self, stream: Stream) -> Tensor:
+        """Behind the layers: the next tokens."""
+        last = stream[1].view(self.sequences, -1, self.hidden)[:, -1]
         return (last @ self.head.T).argmax(-1)
 
     def begin(self) -> None:
@@ -239,8 +275,7 @@ class Model:
             self.back.run([(self.caches[layer][:, :, last], new)], mark())
             self.used["cache"].append(self.back.stream.record_event() if DEVICE == "cuda" else None)
 
-    def _attention(self, x: Tensor, weights: dict[str, Tensor], cache: Tensor, layer: int) -> Tensor:
-        del layer
+    def _attention(self, x: Tensor, weights: dict[str, Tensor], cache: Tensor) -> Tensor:
         heads, kv, dim = self.heads, self.kv, self.dim
         q, k, v = (x @ weights["qkv"].T).view(-1, heads + 2 * kv, dim).split((heads, kv, kv), 1)
         q, k = self.rotate(q, self.cos, self.sin), self.rotate(k, self.cos, self.sin)
@@ -259,57 +294,100 @@ class Model:
     def _dense(self, x: Tensor, weights: dict[str, Tensor]) -> Tensor:
         return self.gated(x @ weights["fc1"].T) @ weights["fc2"].T
 
-    def _mixture(self, x: Tensor, weights: dict[str, Tensor], layer: int) -> Tensor:
+    def _routed(self, x: Tensor, weights: dict[str, Tensor], layer: int) -> Routed:
+        """What the router chooses, with rows in the order of their experts; the host's copy of the counts."""
         scores = torch.softmax((x @ weights["router"].T).float(), -1)
-        ids = self.on_device[self.iteration % len(self.drawn), layer]
+        ids = self.now[layer]
         share = scores.gather(1, ids).to(torch.bfloat16)
         flat, order = ids.reshape(-1).sort()
-        rows = x[order // self.top_k]
-        counts = torch.bincount(flat, minlength=self.experts)
-        if self.kept == self.experts:
-            ends = counts.cumsum(0).to(torch.int32)
-            made = self._products(rows, self.own[layer], ends)
-        else:
-            made = self._fetched(rows, counts, layer)
-        back = torch.empty_like(made)
-        back[order] = made
-        return (back.view(-1, self.top_k, self.hidden) * share[..., None]).sum(1)
+        counts = torch.zeros(self.experts, dtype=torch.int32, device=DEVICE)
+        counts.index_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
+        self.read[layer].copy_(counts, non_blocking=True)
+        return Routed(x[order // self.top_k], order, share, counts)
 
-    def _fetched(self, rows: Tensor, counts: Tensor, layer: int) -> Tensor:
-        """Products of *rows*, sorted by expert, of which the card's own experts come first."""
-        read = counts.tolist()
+    def _mixed(self, routed: Routed, layer: int) -> Tensor:
+        """Products of the card's own experts and of those in the room behind them, in which they lie in order."""
+        kept, others = routed.counts[: self.kept], routed.counts[self.kept :]
+        first = torch.argsort((others == 0).to(torch.int32), stable=True)
+        ends = torch.cat((kept, others[first])).cumsum(0).to(torch.int32)[: len(self.own[layer][0])]
+        up, down = (one.transpose(1, 2) for one in self.own[layer])
+        made = torch._grouped_mm(self.gated(torch._grouped_mm(routed.rows, up, offs=ends)), down, offs=ends)
+        back = torch.empty_like(made)
+        back[routed.order] = made
+        return (back.view(-1, self.top_k, self.hidden) * routed.share[..., None]).sum(1)
+
+    def fetch(self, layer: int) -> None:
+        """Have the chosen experts of *layer* come that the card does not hold; the host knows them."""
+        read = self.read[layer].tolist()
         wanted = [expert for expert in range(self.kept, self.experts) if read[expert]]
         pairs = [
-            (self.room[matrix][place], self.others[layer][matrix][expert - self.kept])
+            (self.own[layer][matrix][self.kept + place], self.others[layer][matrix][expert - self.kept])
             for place, expert in enumerate(wanted)
             for matrix in range(2)
         ]
-        came = self.copies.run(pairs, mark())
-        own = sum(read[: self.kept])
-        found = []
-        if own:
-            found.append(self._products(rows[:own], self.own[layer], counts[: self.kept].cumsum(0).to(torch.int32)))
-        wait(came)
-        if wanted:
-            ends = torch.tensor(
-                [sum(read[self.kept : expert + 1]) for expert in wanted], dtype=torch.int32, device=DEVICE
-            )
-            found.append(self._products(rows[own:], tuple(one[: len(wanted)] for one in self.room), ends))
-        return found[0] if len(found) == 1 else torch.cat(found)
+        wait(self.copies.run(pairs, mark()))
 
-    def _products(self, rows: Tensor, matrices: tuple[Tensor, ...], ends: Tensor) -> Tensor:
-        wide = torch._grouped_mm(rows, matrices[0].transpose(1, 2), offs=ends)
-        return torch._grouped_mm(gated(wide), matrices[1].transpose(1, 2), offs=ends)
+
+class Pieces:
+    """Iterations of a *model* whose host reads what each router chose: a CUDA graph from one choice to the next."""
+
+    def __init__(self, model: Model) -> None:
+        self._model, self._calls, self._iteration = model, [], 0
+        stream: Any = model.start()
+        routed: Routed | None = None
+        for layer in range(model.layers):
+            self._calls.append(self._piece(layer, stream, routed))
+            stream, routed = self._calls[-1][1]
+        self._calls.append(self._piece(model.layers, stream, routed))
+
+    def _piece(self, layer: int, stream: Stream, routed: Routed | None) -> tuple[Callable[[], Any], Any]:
+        """From the choice of the layer before *layer* to that of *layer*, and what it leaves."""
+        model = self._model
+
+        def piece() -> Any:
+            found = model.start() if routed is None else stream
+            if routed is not None:
+                found = model.behind((stream[0], model._mixed(routed, layer - 1)), model.weights[layer - 1])
+            if layer == model.layers:
+                return model.end(found)
+            weights = model.weights[layer]
+            found = model.mixer(found, weights, model.caches[layer])
+            return found, model._routed(found[1], weights, layer)
+
+        if DEVICE == "cpu":
+            return piece, piece()
+        piece()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            left = piece()
+        graph.replay()
+        torch.cuda.synchronize()
+        return graph.replay, left
+
+    def run(self) -> None:
+        """One iteration."""
+        model = self._model
+        model.now.copy_(model.drawn[self._iteration % len(model.drawn)])
+        self._iteration += 1
+        for layer, (call, _) in enumerate(self._calls):
+            call()
+            if layer < model.layers:
+                event = mark()
+                if event is not None:
+                    event.synchronize()
+                model.fetch(layer)
 
 
 def timed(model: Model, case: Case) -> list[float]:
-    """Seconds of iterations in a row, ten at a time where they are as short as that."""
-    graphed = case["graph"]
+    """Seconds of iterations in a row, several at a time where they are short."""
     run: Callable[[], Any] = model.run
     model.begin()
+    if case.get("on_card", 1.0) < 1.0:
+        run = Pieces(model).run
     for _ in range(WARM_UP):
         run()
-    if graphed and DEVICE == "cuda":
+    if case["graph"] and run == model.run and DEVICE == "cuda":
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             model.run()
