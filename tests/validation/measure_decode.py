@@ -430,7 +430,6 @@ def measured(cases: list[Case]) -> Iterator[dict[str, Any]]:
             "iteration_s": statistics.median(seconds),
             "iteration_min_s": min(seconds),
             "iteration_max_s": max(seconds),
-            "peak_allocated_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0,
             "torch": torch.__version__,
             "gpu": torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
             "wall_s": time.perf_counter() - begun,
