@@ -96,9 +96,9 @@ def test_chosen_experts_come_when_they_are_chosen() -> None:
     for share in (0.0, 0.5, 1.0):
         deployment = mixture(ServingOffload(experts="fetched", on_card=share))
         found[share] = IterationPricer(deployment).price(iteration)
-    # One token chooses eight of 128: eight copies a layer, or four where half of them are there.
-    assert found[0.0].parts.host_s == pytest.approx(48 * 8 * (EXPERT / IN + LATENCY), rel=2e-2)
-    assert found[0.5].parts.host_s == pytest.approx(48 * 4 * (EXPERT / IN + LATENCY), rel=2e-2)
+    # One token chooses eight of 128, two tensors each, or four where half of them are there.
+    assert found[0.0].parts.host_s == pytest.approx(48 * 8 * (EXPERT / IN + 2 * LATENCY), rel=1e-2)
+    assert found[0.5].parts.host_s == pytest.approx(48 * 4 * (EXPERT / IN + 2 * LATENCY), rel=1e-2)
     assert found[1.0].parts.host_s == 0.0
 
 

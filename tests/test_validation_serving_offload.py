@@ -23,9 +23,9 @@ ERRORS = {
     ("llama8b-half-cache-64x2k", 1): (0.000, 0.000),
     ("llama8b-half-cache-16x1k", 2): (-0.575, -0.575),
     ("qwen3moe8l-card-4", 2): (-0.170, -0.170),
-    ("qwen3moe8l-fetched-4", 2): (-0.019, -0.019),
-    ("qwen3moe8l-fetched-half-hot-4", 2): (-0.150, -0.150),
-    ("qwen3moe8l-fetched-quarter-hot-32", 2): (-0.003, -0.003),
+    ("qwen3moe8l-fetched-4", 2): (-0.019, -0.048),
+    ("qwen3moe8l-fetched-half-hot-4", 2): (-0.150, -0.173),
+    ("qwen3moe8l-fetched-quarter-hot-32", 2): (-0.003, -0.034),
 }
 """By case and machine: of the forecast before the run, and of today's."""
 

@@ -18,7 +18,6 @@ from math import ceil
 import numpy as np
 
 from simulator.model.architecture import Layer, MixtureOfExperts
-from simulator.model.parameter import Parameter
 from simulator.model.parameters import layer_parameters
 from simulator.model.serving.held import cache_need, held_layer, weight_bytes
 from simulator.model.serving.iteration import Iteration
@@ -32,6 +31,8 @@ from simulator.program.serving.offload import ServingOffload
 from simulator.routing.table import FloatArray
 
 _BF16_BYTES = 2
+_MATRICES = 2
+"""Of an expert, as engines keep them: gate and up in one, and down (vLLM `w13_weight`, `w2_weight`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class BelowTheCard:
         chosen, held = float(rows.touched.sum()), held_layer(layer, deployment.mesh.tp, deployment.mesh.etp)
         one = weight_bytes(deployment.architecture, held, deployment.formats, 1)["experts"]
         if self._offload.experts == "fetched":
-            copies = ceil(chosen * len(_routed(deployment, held)))
+            copies = ceil(chosen * _MATRICES)
             return replace(found, chosen=self._host.into(chosen * one, copies=copies) if chosen else None)
         states = float(iteration.tokens * (part.latent or deployment.architecture.hidden) * _BF16_BYTES)
         flops = float(rows.rows.sum()) * 2.0 * _weights(deployment, held)
@@ -145,11 +146,8 @@ def cold(popularity: FloatArray, share: float) -> FloatArray:
 
 def _weights(deployment: Deployment, held: Layer) -> float:
     """Elements of one routed expert's weights on a rank."""
-    return float(sum(p.elements // p.shape[0] for p in _routed(deployment, held)))
-
-
-def _routed(deployment: Deployment, held: Layer) -> list[Parameter]:
-    return [p for p in layer_parameters(deployment.architecture, held) if p.role == "routed_expert"]
+    routed = [p for p in layer_parameters(deployment.architecture, held) if p.role == "routed_expert"]
+    return float(sum(p.elements // p.shape[0] for p in routed))
 
 
 def on_card(deployment: Deployment) -> Deployment:
