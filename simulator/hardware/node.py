@@ -58,6 +58,9 @@ class ScaleUp(Record):
     """What the timings do not tell, or tell wrongly of this node: these go first."""
     in_switch: Figure[Share] | None = None
     """Bus bandwidth over link rate of large all-reduces that the switch itself reduces (NVLS); None: it does not."""
+    one_shot: Figure[Seconds] | None = None
+    """What a small all-reduce of an inference engine's own takes besides its bytes: one kernel in which ranks read each
+    other's buffers. None: not known, and the library's are taken."""
     compute_taken: Figure[Share]
     """Share of compute that a transfer takes while it runs, where `channels` or the number of units does not say."""
     channels: Channels | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simulator.model.architecture import Layer, MixtureOfExperts
-from simulator.model.operator import Operator
+from simulator.model.operator import Collective, Operator
 from simulator.model.serving.iteration import Iteration
 from simulator.model.serving.layers import Part, Served, Setting, served_layer
 from simulator.parallel.placement import Placement
@@ -23,6 +23,7 @@ from simulator.program.expert_load import wire_rows
 from simulator.program.network import Network, Transfer
 from simulator.program.serving.deployment import Deployment
 from simulator.program.serving.expert_rows import ExpertRows, expert_rows, routed_s
+from simulator.program.serving.small_all_reduce import small_all_reduce_s
 from simulator.program.serving.timing import PartName, Step
 from simulator.routing.table import FloatArray
 
@@ -136,10 +137,17 @@ class LayerSteps:
             closer_s = priced.launches * (self._accelerator.kernel_gap_s - gap_s)
             seconds = max(0.0, float(priced.duration_ns) / 1e9 - closer_s)
             yield Step(part, seconds, priced.grade, priced.launches)
-        for asked in operator.forward_collectives:
-            transfer = self.network.collective(asked, asked.bytes)
-            if transfer is not None:
-                yield Step("tensor_parallel_s", _longest_s(transfer), transfer.grade, 1)
+        yield from (step for asked in operator.forward_collectives if (step := self._collective(asked)))
+
+    def _collective(self, asked: Collective) -> Step | None:
+        """A collective among the ranks of tp: the library's, or the engine's own; None where there is nobody else."""
+        mesh, cluster = self._deployment.mesh, self._deployment.cluster
+        if asked.operation == "all_reduce" and cluster.scale_up_domain % mesh.tp == 0:
+            seconds, known = small_all_reduce_s(cluster, mesh.tp, asked.bytes), cluster.node.scale_up.one_shot
+            if seconds is not None and known is not None:
+                return Step("tensor_parallel_s", seconds, known.grade, 1)
+        transfer = self.network.collective(asked, asked.bytes)
+        return None if transfer is None else Step("tensor_parallel_s", _longest_s(transfer), transfer.grade, 1)
 
     def _routed(self, operator: Operator, part: PartName, this: _Pass, load: ExpertRows) -> list[list[Step]]:
         """Of the rank whose kernels take longest, for each layer."""
