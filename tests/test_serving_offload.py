@@ -46,6 +46,7 @@ def test_weights_that_stream_take_what_their_link_takes() -> None:
     assert layer_bytes == pytest.approx(LAYER, rel=1e-4)
     assert price.latency_s == pytest.approx(32 * (layer_bytes / IN + 9 * LATENCY), rel=1e-6)
     assert price.parts.host_s == pytest.approx(price.latency_s - llama(ServingOffload())[0].latency_s)
+    assert sum(price.grades.values()) == pytest.approx(price.latency_s)
 
 
 def test_a_layer_in_two_streams_half_as_long() -> None:

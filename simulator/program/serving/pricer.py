@@ -52,13 +52,14 @@ class IterationPricer:
             return overlapped(first, second, launch_s), [*first, *second]
         steps = self._steps(stage, iteration, graph=graph)
         if self._below is not None:
-            return self._streamed(self._below, stage, iteration, launch_s, graph=graph), steps
+            parts, waiting = self._streamed(self._below, stage, iteration, launch_s, graph=graph)
+            return parts, [*steps, waiting]
         return in_order(steps, launch_s), steps
 
     def _streamed(
         self, below: BelowTheCard, stage: int, iteration: Iteration, launch_s: float, *, graph: bool
-    ) -> Parts:
-        """Parts of a stage of which something comes up for the iteration."""
+    ) -> tuple[Parts, Step]:
+        """Parts of a stage of which something comes up for the iteration, and what it waits for that."""
         layers = self._deployment.layers_of(stage)
         each = zip(layers, self._layers.of_stage(stage, iteration, graph=graph), strict=True)
         begin, end = self._ends(stage, iteration, graph=graph)

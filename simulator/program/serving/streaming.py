@@ -8,8 +8,11 @@ choice; what cores compute of a layer's experts they compute beside what the car
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from simulator.engine.simulation import Part, Simulation
 from simulator.engine.task import Task
@@ -38,17 +41,28 @@ class Layer:
         return next((at for at, step in enumerate(self.steps) if step.part == "experts_s"), len(self.steps))
 
 
-def streamed(layers: Sequence[Layer], buffers: int, launch_s: float) -> Parts:
+def streamed(layers: Sequence[Layer], buffers: int, launch_s: float) -> tuple[Parts, Step]:
     """Parts of an iteration through *layers*, with room on the card for what comes in for so many (*buffers*).
 
-    What copies, drives and cores take beyond the card's own time is theirs.
+    What copies, drives and cores take beyond the card's own time is theirs, told as a step besides: it is known as well
+    as that of them which takes most time in all.
     """
     program = _Program(layers, buffers, launch_s)
     ends = [program.write() for _ in range(_ITERATIONS)]
     (recording,) = Simulation(Part(program.tasks, 1)).run()
     first_ns, last_ns = (int(recording.end_ns[end, 0]) for end in ends)
     alone = in_order([step for layer in layers for step in layer.steps], launch_s)
-    return alone + Parts(host_s=max(0.0, (last_ns - first_ns) / 1e9 - alone.total_s))
+    waited_s = max(0.0, (last_ns - first_ns) / 1e9 - alone.total_s)
+    return alone + Parts(host_s=waited_s), Step("host_s", waited_s, _grade(program.tasks))
+
+
+def _grade(tasks: Sequence[Task]) -> str:
+    """Of what moves or computes outside the card."""
+    busy = Counter[str]()
+    for task in tasks:
+        if task.stream != COMPUTE:
+            busy[task.grade] += int(np.max(task.duration_ns))
+    return max(busy, key=lambda grade: busy[grade], default="measured")
 
 
 @dataclass(slots=True)
@@ -133,7 +147,9 @@ class _Program:
         return len(self.tasks) - 1
 
     def _move(self, name: str, stream: str, transfer: Transfer, deps: tuple[int, ...]) -> int:
-        self.tasks.append(Task(name, stream, stream, transfer.duration_ns, deps, collective=transfer.collective))
+        moves = Task(name, stream, stream, transfer.duration_ns, deps, collective=transfer.collective)
+        moves.grade = transfer.grade
+        self.tasks.append(moves)
         return len(self.tasks) - 1
 
 

@@ -13,7 +13,15 @@ from typing import Literal
 from simulator.program.serving.iteration import Parts
 
 PartName = Literal[
-    "attention_s", "dense_s", "experts_s", "exchange_s", "tensor_parallel_s", "small_kernels_s", "head_s", "pipeline_s"
+    "attention_s",
+    "dense_s",
+    "experts_s",
+    "exchange_s",
+    "tensor_parallel_s",
+    "small_kernels_s",
+    "head_s",
+    "pipeline_s",
+    "host_s",
 ]
 
 
