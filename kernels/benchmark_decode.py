@@ -14,7 +14,7 @@ from itertools import cycle, islice, product
 
 import torch
 
-from kernels import decode_attention, grouped_gemm
+from kernels import decode_attention, decode_steps, gated_unit, grouped_gemm, rms_norm
 from kernels.reference import decode_attention as plain
 from kernels.timing import BF16, Row, distance, drawn
 
@@ -35,6 +35,8 @@ THIN = ((6144, 4096), (28672, 4096), (4096, 14336), (10240, 8192), (2112, 7168),
         (4096, 7168), (7168, 2048), (1024, 8192), (129280, 7168))  # fmt: skip
 """Outputs and inputs of linear layers."""
 ROWS = (1, 4, 16, 32, 64, 128, 256)
+LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD = 8, 4096, 14336, 32, 8, 128
+"""Of Llama 3 8B."""
 EXPERTS = ((32, 4096, 7168), (32, 7168, 2048), (128, 1536, 2048), (128, 2048, 768), (14, 6144, 3584))
 """Experts of a rank, outputs, inputs."""
 ROWS_EACH = (1, 8, 32, 64, 128, 256)
@@ -163,7 +165,12 @@ def small_kernels() -> Iterator[Row]:
         logits = torch.rand(m, 129280, device="cuda")
         named: dict[str, Callable[[], object]] = {
             "elementwise": partial(torch.add, x, y),
-            "norm": partial(torch.nn.functional.rms_norm, x, (width,), weight),
+            "torch_norm": partial(torch.nn.functional.rms_norm, x, (width,), weight),
+            "norm": partial(rms_norm.rms_norm, x, weight),
+            "add_norm": partial(decode_steps.add_norm, x, y, weight),
+            "swiglu": partial(gated_unit.swiglu, x),
+            "choice_8_of_256": partial(decode_steps.choose_experts, drawn(m, 256), scores[0], 8),
+            "choice_16_of_896": partial(decode_steps.choose_experts, drawn(m, 896), logits[0, :896].contiguous(), 16),
             "copy": partial(torch.clone, x),
             "topk": partial(torch.topk, scores, 8),
             "softmax": partial(torch.softmax, scores, -1),
@@ -172,3 +179,40 @@ def small_kernels() -> Iterator[Row]:
         }
         for name, call in named.items():
             yield {"kernel": "small", "shape": (m, width), "kind": name, "s": in_graph([call])}
+
+
+def layers() -> Iterator[Row]:
+    """A layer of Llama 3 8B that decodes, of eight one behind the other, without rotation and without writing keys."""
+    stack = [_Layer() for _ in range(LAYERS)]
+    for sequences, tokens in ((1, 1024), (1, 16384), (16, 1024), (64, 1024), (64, 4096), (256, 1024)):
+        table, length = paged(sequences, tokens)
+        shape = (table.numel(), decode_attention.PAGE, KV_HEADS, HEAD)
+        caches = [(drawn(*shape), drawn(*shape)) for _ in stack]
+        x, residual = drawn(sequences, HIDDEN), drawn(sequences, HIDDEN)
+        calls = [
+            partial(layer.decode, x, residual, *cache, table, length)
+            for layer, cache in zip(stack, caches, strict=True)
+        ]
+        yield {"kernel": "decode_layer", "shape": (sequences, tokens), "s": in_graph(calls)}
+
+
+class _Layer:
+    """Weights of one layer."""
+
+    def __init__(self) -> None:
+        self.norms = torch.ones(HIDDEN, device="cuda", dtype=BF16), torch.ones(HIDDEN, device="cuda", dtype=BF16)
+        self.qkv, self.out = drawn((HEADS + 2 * KV_HEADS) * HEAD, HIDDEN) / 64, drawn(HIDDEN, HEADS * HEAD) / 64
+        self.gate_up, self.down = drawn(2 * INNER, HIDDEN) / 64, drawn(HIDDEN, INNER) / 120
+
+    def decode(
+        self, x: torch.Tensor, residual: torch.Tensor, key: torch.Tensor, value: torch.Tensor, table: torch.Tensor,
+        length: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        """The layer's output for the sum of *x* and *residual*."""
+        linear, (first, second) = torch.nn.functional.linear, self.norms
+        qkv = linear(decode_steps.add_norm(x, residual, first), self.qkv)
+        q = qkv[:, : HEADS * HEAD].reshape(len(x), HEADS, HEAD)
+        mixed = decode_attention.grouped(q, key, value, table, length, HEAD**-0.5)
+        x = linear(mixed.flatten(1), self.out)
+        hidden = linear(decode_steps.add_norm(x, residual, second), self.gate_up)
+        return linear(gated_unit.swiglu(hidden), self.down)

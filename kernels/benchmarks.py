@@ -138,6 +138,7 @@ PARTS = {
     "thin": benchmark_decode.thin_products,
     "thin_experts": benchmark_decode.thin_experts,
     "small": benchmark_decode.small_kernels,
+    "layers": benchmark_decode.layers,
 }
 
 

@@ -43,11 +43,12 @@ class Kernel:
     kind: str
     """Which efficiency curve prices it: gemm, grouped_gemm, attention, scan, conv; kda (a chain's kernels),
     kda_prepare, kda_scan, kda_local; indexer, indexer_choice (with the choice of keys), sparse_attention, flash_mla (a
-    published forward pass of it); vector_products (a product of two vectors each, batched); elementwise (contiguous),
-    broadcast (strided or broadcast operands), cast_up, cast_down, copy, transpose, cat, fill, masked_fill, reduction,
-    norm, softmax, loss; gather, scatter, scatter_put, topk, sort, bitonic_sort; around fp8 products amax, amax_compiled
-    (the largest absolute value) and quantize, quantize_rows, quantize_columns, quantize_blocks, quantize_transposed
-    (casts from bf16)."""
+    published forward pass of it); as inference engines run them decode_attention, decode_latent (absorbed), state_step,
+    served_gemm, served_experts, served_norm, expert_choice; vector_products (a product of two vectors each, batched);
+    elementwise (contiguous), broadcast (strided or broadcast operands), cast_up, cast_down, copy, transpose, cat, fill,
+    masked_fill, reduction, norm, softmax, loss; gather, scatter, scatter_put, topk, sort, bitonic_sort; around fp8
+    products amax, amax_compiled (the largest absolute value) and quantize, quantize_rows, quantize_columns,
+    quantize_blocks, quantize_transposed (casts from bf16)."""
     flops: float
     bytes: float
     shape: tuple[int, ...] = ()

@@ -18,6 +18,7 @@ from simulator.model.operators.layers import listed_operators
 from simulator.model.serving.formats import Formats
 from simulator.model.serving.iteration import Iteration
 from simulator.model.serving.products import in_formats
+from simulator.model.serving.small_steps import in_one_kernel
 from simulator.model.split import share
 
 Part = Literal["attention", "products", "experts", "small"]
@@ -60,7 +61,7 @@ def served_layer(
     found = listed_operators(architecture, replace(layer, feed_forward=feed_forward), work)
     if isinstance(feed_forward, MixtureOfExperts) and not setting.exchanges:
         found = tuple(_without_exchange(found, setting.tp))
-    parts = _with_cache(found, layer.mixer, architecture.hidden, iteration, setting)
+    parts = _with_cache(in_one_kernel(found, layer), layer.mixer, architecture.hidden, iteration, setting)
     return tuple(in_formats_of(parts, setting))
 
 
