@@ -2,8 +2,9 @@
 
 Forecasts were committed before the runs. Where the errors stand now is held. New keys of `half-cache` went out by a
 copy into a strided view, which PyTorch makes on the host and waits for: 20 ms on one machine, 46 on another, where its
-bytes take 19. Fetched experts leave out what the host does between a router's choice and the copies, 0.3 ms a layer. These runs choose experts and normalise with
-PyTorch's kernels, where forecasts have an engine's: of eight layers on the card that is the 0.57 ms which they miss.
+bytes take 19. Fetched experts leave out what the host does between a router's choice and the copies, 0.3 ms a layer.
+These runs choose experts and normalise with PyTorch's kernels, where forecasts have an engine's: of eight layers on the
+card that is the 0.57 ms which they miss.
 """
 
 import json
