@@ -28,7 +28,7 @@ def transfer(
 def durations(*program: Task, behaviours: int = 1) -> list[list[int]]:
     """In the second run, by task and behaviour."""
     (recording,) = Simulation(Part(program, behaviours)).run()
-    (again,) = Simulation(Part(program, behaviours, lost_ns(program, recording))).run()
+    (again,) = Simulation(Part(program, behaviours)).run([lost_ns(program, recording)])
     return (again.end_ns - again.begin_ns).tolist()
 
 

@@ -158,7 +158,7 @@ def test_a_host_that_waits_for_what_it_has_not_issued_raises() -> None:
 def test_progress_is_told_while_it_runs() -> None:
     heard: list[float] = []
     half = [compute(1)] * 511
-    Simulation(Part([*half, compute(1, blocks=True), *half, compute(1)], 1), progress=heard.append).run()
+    Simulation(Part([*half, compute(1, blocks=True), *half, compute(1)], 1)).run(progress=heard.append)
     assert heard == [0.5, 1.0]
 
 
@@ -173,7 +173,7 @@ def test_events_do_not_grow_with_the_ranks_of_a_class() -> None:
     )
     for simulation in (few, many, apart):
         simulation.run()
-    assert 30 <= few.events == many.events <= 100
+    assert 20 <= few.events == many.events <= 50
     assert apart.events > 2 * few.events
 
 

@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -306,9 +305,9 @@ def test_two_copies_of_parameters_and_gradients_and_one_of_states(deep: Path) ->
 def longest_ns(job: Job, micro_batches: int) -> int:
     """Of a step whose micro-batches are all simulated, compute beside transfers slowed as in a forecast."""
     parts = [Part(program.tasks, job.folding.behaviours) for program in TrainingStep(job).programs(micro_batches)]
-    alone = zip(parts, Simulation(*parts).run(), strict=True)
-    slowed = [replace(part, longer_ns=lost_ns(part.program, recording)) for part, recording in alone]
-    return max(recording.step_ns for recording in Simulation(*slowed).run())
+    simulation = Simulation(*parts)
+    slowed = [lost_ns(part.program, alone) for part, alone in zip(parts, simulation.run(), strict=True)]
+    return max(recording.step_ns for recording in simulation.run(slowed))
 
 
 def test_an_interleaved_pipeline_is_extrapolated_to_what_it_takes(deep: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.forecast.forecast import forecast
+from simulator.forecast.forecast import summarize
 from simulator.forecast.reading import read_scenario
 from simulator.planner.bounds import Bound
 from simulator.planner.plan import prepare
@@ -34,7 +34,7 @@ def main(name: str, number: int, changes: list[str]) -> None:
     print(f"{count:,} candidates bounded in {spent_s:.1f} s of CPU, {count / spent_s:,.0f} a second")
     print(f"{len(fitting):,} may fit")
     chosen = np.random.default_rng(SEED).permutation(fitting)[:number]
-    summaries = [forecast(case(one).scenario, folder).summary for one in chosen.tolist()]
+    summaries = [summarize(case(one).scenario, folder) for one in chosen.tolist()]
     rough = _told("rough", search.bound, chosen, summaries)
     while search.bounds.sharpen(chosen):
         pass

@@ -10,13 +10,20 @@ rank's moment for all.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import simpy
+from simpy.core import EmptySchedule
 
 from simulator.engine.links import Links
+from simulator.engine.ready import Move, Ready
 from simulator.engine.task import Task, Vector
+
+Progress = Callable[[float], None]
+TELL_EVERY = 512
+"""Tasks between two reports of progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +33,6 @@ class Part:
     program: Sequence[Task]
     behaviours: int
     """Distinct behaviours among its ranks: the length of the vectors in its tasks."""
-    longer_ns: Vector | None = None
-    """What each task takes longer than it says, a row a task and a column a behaviour; none takes longer if absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +53,35 @@ class Recording:
         return int(self.end_ns.max(initial=0))
 
     @classmethod
-    def blank(cls, part: Part) -> Recording:
+    def blank(cls, tasks: int, behaviours: int) -> Recording:
         """All times zero, to be filled in."""
-        return cls(*(np.zeros((len(part.program), part.behaviours), np.int64) for _ in range(4)))
+        return cls(*(np.zeros((tasks, behaviours), np.int64) for _ in range(4)))
 
 
-class _CountingEnvironment(simpy.Environment):
-    """A SimPy environment that counts its events."""
+class Simulation:
+    """All parts, made ready to run once or several times.
 
-    events = 0
+    Every part's behaviours go together as one class, or, *apart*, each as a class of its own. Both give the same times
+    to the nanosecond.
+    """
 
-    def step(self) -> None:
-        self.events += 1
-        super().step()
+    def __init__(self, *parts: Part, apart: bool = False) -> None:
+        self._parts = [Ready(part.program, part.behaviours) for part in parts]
+        self._apart = apart
+        self.events = 0
+        """Events that SimPy processed in all runs."""
+
+    def run(self, longer_ns: Sequence[Vector | None] = (), progress: Progress | None = None) -> tuple[Recording, ...]:
+        """Run to the end; a recording for each part. *longer_ns*: for each part, what tasks take longer than they say,
+        a row a task and a column a behaviour. *progress* hears the share of tasks done, 0 to 1.
+
+        Raise :exc:`RuntimeError` naming the first task that never ran, if the programs wait for each other for ever.
+        """
+        longer_ns = longer_ns or [None] * len(self._parts)
+        work = [part.work_ns(longer) for part, longer in zip(self._parts, longer_ns, strict=True)]
+        run = _Run(self._parts, work, progress, apart=self._apart)
+        self.events += run.to_the_end()
+        return tuple(run.times)
 
 
 @dataclass(slots=True)
@@ -69,228 +90,184 @@ class _Wave:
 
     missing: int
     done: simpy.Event = field(repr=False)
-    tasks: dict[int, int] = field(default_factory=dict)
-    """Position of the task in each part that has come."""
+    sides: dict[int, tuple[int, Move]] = field(default_factory=dict)
+    """Position of the task in each part that has come, and what it does."""
 
 
 class _Class:
-    """Ranks that go through the program of *part* together: a slice of its behaviours."""
-
-    def __init__(self, part: int, members: slice, segments: int, env: simpy.Environment) -> None:
-        self.part = part
-        self.members = members
-        self.released = [env.event() for _ in range(segments)]
-        self.finished: dict[int, simpy.Event] = {}
-        self.done: set[int] = set()
-
-    @property
-    def size(self) -> int:
-        """Number of its behaviours."""
-        return int(self.members.stop - self.members.start)
-
-
-class Simulation:
-    """One run of all parts.
-
-    Every part's behaviours go together as one class, or, *apart*, each as a class of its own. Both give the same times
-    to the nanosecond. *progress* hears the share of tasks done, 0 to 1.
+    """Ranks that go through the program of *part* together: a slice of its behaviours, and their share of its *times*
+    and of its *work_ns*.
     """
 
-    def __init__(self, *parts: Part, apart: bool = False, progress: Callable[[float], None] | None = None) -> None:
-        self._env = _CountingEnvironment()
-        self._links = Links(self._env)
-        self._parts = parts
-        self._progress = progress
-        self._segments = [_segments(part.program) for part in parts]
-        self._classes = [
-            [_Class(p, members, len(self._segments[p]), self._env) for members in _members(part, apart=apart)]
-            for p, part in enumerate(parts)
+    def __init__(self, part: int, ready: Ready, members: slice, times: Recording, work_ns: Vector) -> None:
+        self.part = part
+        self.ready = ready
+        self.size = int(members.stop - members.start)
+        """Number of its behaviours."""
+        self.issue_ns, self.start_ns, self.begin_ns, self.end_ns = (
+            values[:, members] for values in (times.issue_ns, times.start_ns, times.begin_ns, times.end_ns)
+        )
+        self.work_ns = work_ns[:, members]
+        self.issued = 0
+        """Segments that the host has issued."""
+        self.released: dict[int, simpy.Event] = {}
+        """By segment, for streams that wait for it."""
+        self.reached = [0] * len(ready.streams)
+        """One past the last task that each stream has finished."""
+        self.awaited: list[dict[int, simpy.Event]] = [{} for _ in ready.streams]
+        """By position, for what waits for a task of each stream."""
+
+    def never_ran(self) -> int | None:
+        """The first task that has not run."""
+        left = [
+            stretch.first
+            for reached, stretches in zip(self.reached, self.ready.streams, strict=True)
+            for stretch in stretches
+            if stretch.first >= reached
         ]
-        self._times = [Recording.blank(part) for part in parts]
+        return min(left, default=None)
+
+
+class _Run:
+    """One run of all parts."""
+
+    def __init__(
+        self, parts: Sequence[Ready], work: Sequence[Vector], progress: Progress | None, *, apart: bool
+    ) -> None:
+        self._parts = parts
+        self.times = [Recording.blank(len(part.program), part.behaviours) for part in parts]
+        self._env = simpy.Environment()
+        self._links = [Links(self._env) for _ in parts]
+        """Parts run on cards of their own, so on links of their own."""
+        self._progress = progress
         self._waves: dict[Hashable, _Wave] = {}
         self._reported = 0
+        self._classes = [
+            [_Class(p, part, members, self.times[p], work[p]) for members in _members(part, apart=apart)]
+            for p, part in enumerate(parts)
+        ]
         self._total = sum(len(part.program) * len(self._classes[p]) for p, part in enumerate(parts))
 
-    @property
-    def events(self) -> int:
-        """Events that SimPy processed."""
-        return self._env.events
-
-    def run(self) -> tuple[Recording, ...]:
-        """Run to the end; a recording for each part.
-
-        Raise :exc:`RuntimeError` naming the first task that never ran, if the programs wait for each other for ever.
-        """
-        for part, classes in zip(self._parts, self._classes, strict=True):
-            streams = _stretches(part.program)
-            for klass in classes:
-                self._env.process(self._host(klass))
-                for stretches in streams.values():
-                    self._env.process(self._stream(klass, stretches))
-        self._env.run()
-        self._check_all_ran()
-        return tuple(self._times)
-
-    def _check_all_ran(self) -> None:
-        for part, classes in zip(self._parts, self._classes, strict=True):
-            for klass in classes:
-                if len(klass.done) < len(part.program):
-                    first = min(set(range(len(part.program))) - klass.done)
-                    raise RuntimeError(f"deadlock: task {first}, {part.program[first].name!r}, never ran")
+    def to_the_end(self) -> int:
+        """Run. Returns how many events there were."""
+        classes = [klass for of_part in self._classes for klass in of_part]
+        for klass in classes:
+            self._env.process(self._host(klass))
+            for number in range(len(klass.ready.streams)):
+                self._env.process(self._stream(klass, number))
+        events = 0
+        with suppress(EmptySchedule):
+            while True:
+                self._env.step()
+                events += 1
+        for klass in classes:
+            first = klass.never_ran()
+            if first is not None:
+                raise RuntimeError(f"deadlock: task {first}, {klass.ready.program[first].name!r}, never ran")
+        for part, times in zip(self._parts, self.times, strict=True):
+            np.copyto(times.begin_ns, times.start_ns, where=part.kernels[:, None])
+        return events
 
     def _host(self, klass: _Class) -> simpy.events.ProcessGenerator:
         """Issue tasks in order; run ahead of the streams until a task blocks the host."""
-        program, times = self._parts[klass.part].program, self._times[klass.part]
-        clock = np.zeros(klass.size, np.int64)
-        for number, (first, last) in enumerate(self._segments[klass.part]):
-            costs = np.cumsum([program[i].host_ns for i in range(first, last)])
-            times.issue_ns[first:last, klass.members] = clock + costs[:, None]
-            klass.released[number].succeed()
+        ready, clock = klass.ready, np.zeros(klass.size, np.int64)
+        for number, (first, stop) in enumerate(ready.segments):
+            costs = ready.host_ns[first + 1 : stop + 1] - ready.host_ns[first]
+            klass.issue_ns[first:stop] = clock + costs[:, None]
+            klass.issued = number + 1
+            if number in klass.released:
+                klass.released.pop(number).succeed()
             clock = clock + costs[-1]
-            if program[last - 1].blocks_host:
-                yield from self._await(klass, last - 1)
-                clock = np.maximum(clock, times.end_ns[last - 1, klass.members])
+            if ready.program[stop - 1].blocks_host:
+                stream = ready.stream_of[stop - 1]
+                if klass.reached[stream] < stop:
+                    yield klass.awaited[stream].setdefault(stop - 1, self._env.event())
+                clock = np.maximum(clock, klass.end_ns[stop - 1])
 
-    def _stream(self, klass: _Class, stretches: list[range]) -> simpy.events.ProcessGenerator:
-        """Run the tasks of one stream, one after the other."""
-        program, times, members = self._parts[klass.part].program, self._times[klass.part], klass.members
-        segments, segment = self._segments[klass.part], 0
+    def _stream(self, klass: _Class, number: int) -> simpy.events.ProcessGenerator:
+        """Run the tasks of the stream of that *number*, one after the other."""
+        env, end_ns, reached, awaited = self._env, klass.end_ns, klass.reached, klass.awaited
         free = np.zeros(klass.size, np.int64)
-        for stretch in stretches:
-            first = stretch.start
-            while segments[segment][1] <= first:
-                segment += 1
-            if not klass.released[segment].triggered:
-                yield klass.released[segment]
-            for dep in program[first].deps:
-                if dep not in klass.done:
-                    yield from self._await(klass, dep)
-                free = np.maximum(free, times.end_ns[dep, members])
-            if program[first].collective is None:
-                self._work(klass, stretch, free)
+        for first, stop, segment, deps, move in klass.ready.streams[number]:
+            if klass.issued <= segment:
+                yield klass.released.setdefault(segment, env.event())
+            for stream, dep in deps:
+                if reached[stream] <= dep:
+                    yield awaited[stream].setdefault(dep, env.event())
+                free = np.maximum(free, end_ns[dep])
+            if move is None:
+                self._work(klass, first, stop, free)
             else:
-                start = np.maximum(free, times.issue_ns[first, members])
-                times.start_ns[first, members] = start
-                yield self._env.timeout(max(0, int(start.max()) - self._env.now))
-                yield self._join(klass.part, first, program[first])
-            free = times.end_ns[stretch.stop - 1, members]
-            self._finish(klass, stretch)
+                start = np.maximum(free, klass.issue_ns[first], out=klass.start_ns[first])
+                ahead = start.item(start.argmax()) - env.now
+                if ahead > 0:
+                    yield env.timeout(ahead)
+                yield self._join(klass.part, first, move)
+            free = end_ns[stop - 1]
+            reached[number] = stop
+            for position in [p for p in awaited[number] if p < stop]:
+                awaited[number].pop(position).succeed()
+            if self._progress is not None:
+                self._report(self._progress, stop - first)
 
-    def _work(self, klass: _Class, stretch: range, free: Vector) -> None:
-        """Note when kernels run that wait for nothing but the host and each other, on a stream that is free at *free*.
+    def _work(self, klass: _Class, first: int, stop: int, free: Vector) -> None:
+        """Note when the kernels from *first* to before *stop* run, which wait for nothing but the host and each other,
+        on a stream that is free at *free*.
 
-        With C the time of those before it, a kernel starts at C + max(issue - C) over all up to itself.
+        With C the time of all before it, a kernel starts at C + max(issue - C) over all up to itself.
         """
-        part, times = self._parts[klass.part], self._times[klass.part]
-        here = (slice(stretch.start, stretch.stop), klass.members)
-        took = np.empty((len(stretch), klass.size), np.int64)
-        for row, task in enumerate(part.program[stretch.start : stretch.stop]):
-            took[row] = task.duration_ns if isinstance(task.duration_ns, int) else task.duration_ns[klass.members]
-        if part.longer_ns is not None:
-            took += part.longer_ns[here]
-        before = np.cumsum(took, axis=0) - took
-        ready = times.issue_ns[here] - before
-        np.maximum(ready[0], free, out=ready[0])
-        start = np.maximum.accumulate(ready, axis=0) + before
-        times.start_ns[here] = times.begin_ns[here] = start
-        np.add(start, took, out=times.end_ns[here])
+        work_ns = klass.work_ns
+        before = work_ns[first:stop]
+        ready = klass.issue_ns[first:stop] - before
+        np.maximum(ready[0], free - before[0], out=ready[0])
+        np.maximum.accumulate(ready, axis=0, out=ready)
+        np.add(ready, before, out=klass.start_ns[first:stop])
+        np.add(ready, work_ns[first + 1 : stop + 1], out=klass.end_ns[first:stop])
 
-    def _join(self, part: int, i: int, task: Task) -> simpy.Event:
+    def _join(self, part: int, first: int, move: Move) -> simpy.Event:
         """Come to a collective; the last class to come starts the transfer."""
-        assert task.collective is not None
-        key: Hashable = task.collective.meeting or (part, i)
+        key: Hashable = move.collective.meeting or (part, first)
         wave = self._waves.get(key)
         if wave is None:
-            wave = self._waves[key] = _Wave(self._classes_of(task, part), self._env.event())
-        wave.tasks[part] = i
+            parts = move.collective.parts or (part,)
+            wave = self._waves[key] = _Wave(sum(len(self._classes[p]) for p in parts), self._env.event())
+        wave.sides[part] = first, move
         wave.missing -= 1
         if wave.missing == 0:
             del self._waves[key]
-            self._env.process(self._transfer(wave))
+            self._set_off(wave)
         return wave.done
 
-    def _classes_of(self, task: Task, part: int) -> int:
-        """How many classes take part in the collective of *task*."""
-        assert task.collective is not None
-        parts = task.collective.parts or (part,)
-        return sum(len(self._classes[p]) for p in parts)
-
-    def _transfer(self, wave: _Wave) -> simpy.events.ProcessGenerator:
+    def _set_off(self, wave: _Wave) -> None:
         """Move the wave's bytes: each group starts with its last member, competition stretches all alike."""
-        sides = [(self._times[part], i, self._parts[part].program[i]) for part, i in sorted(wave.tasks.items())]
-        begin = _latest_of_groups([(times.start_ns[i], task) for times, i, task in sides])
-        alone = np.zeros_like(begin)
-        for _, _, task in sides:
-            alone = np.maximum(alone, np.asarray(task.duration_ns, np.int64))
-        longest, since = int(alone.max()), self._env.now
-        collective = sides[0][2].collective
-        assert collective is not None
-        # Parts run on cards of their own, so on links of their own; what two parts exchange is the earlier one's.
-        owner = min(wave.tasks)
-        yield self._links.transfer(longest, {f"{link} {owner}": busy for link, busy in collective.link_busy_ns.items()})
-        stretch = (self._env.now - since) - longest
-        delay = np.rint(alone * (stretch / longest)).astype(np.int64) if stretch else 0
-        for times, i, _ in sides:
-            times.begin_ns[i] = begin
-            times.end_ns[i] = begin + alone + delay
-        wave.done.succeed()
+        owner, *others = sorted(wave.sides)
+        first, move = wave.sides[owner]
+        came, alone, longest, since = self.times[owner].start_ns[first], move.alone_ns, move.longest_ns, self._env.now
+        for part in others:
+            i, other = wave.sides[part]
+            came, alone = np.maximum(came, self.times[part].start_ns[i]), np.maximum(alone, other.alone_ns)
+            longest = max(longest, other.longest_ns)
+        begin = came if move.members is None else move.members.latest(came)
 
-    def _await(self, klass: _Class, i: int) -> simpy.events.ProcessGenerator:
-        if i not in klass.done:
-            event = klass.finished.get(i)
-            if event is None:
-                event = klass.finished[i] = self._env.event()
-            yield event
+        def land(_done: simpy.Event) -> None:
+            end, more = begin + alone, self._env.now - since - longest
+            if more:
+                end += np.rint(alone * (more / longest)).astype(np.int64)
+            for part, (i, _) in wave.sides.items():
+                self.times[part].begin_ns[i] = begin
+                self.times[part].end_ns[i] = end
 
-    def _finish(self, klass: _Class, stretch: range) -> None:
-        klass.done.update(stretch)
-        for i in stretch if klass.finished else ():
-            event = klass.finished.pop(i, None)
-            if event is not None:
-                event.succeed()
-        if self._progress is not None:
-            before, self._reported = self._reported, self._reported + len(stretch)
-            if self._reported // 512 > before // 512:
-                self._progress(self._reported / self._total)
+        # Whoever waits for the end looks at these times. What two parts exchange is on the earlier one's links.
+        wave.done.callbacks.insert(0, land)
+        self._links[owner].transfer(longest, move.collective.link_busy_ns, wave.done)
+
+    def _report(self, progress: Progress, tasks: int) -> None:
+        """So many *tasks* more are done."""
+        before, self._reported = self._reported, self._reported + tasks
+        if self._reported // TELL_EVERY > before // TELL_EVERY:
+            progress(self._reported / self._total)
 
 
-def _stretches(program: Sequence[Task]) -> dict[str, list[range]]:
-    """The tasks of each stream in stretches: a collective alone, or kernels of which only the first waits for others.
-
-    A kernel that waits for nothing but its stream goes with the one issued before it, if the host does not wait.
-    """
-    streams: dict[str, list[range]] = {}
-    for i, task in enumerate(program):
-        stretches = streams.setdefault(task.stream, [])
-        alone = task.collective is not None or any(program[dep].stream != task.stream for dep in task.deps)
-        before = program[i - 1]
-        if not i or alone or before.stream != task.stream or before.blocks_host or before.collective is not None:
-            stretches.append(range(i, i + 1))
-        else:
-            stretches[-1] = range(stretches[-1].start, i + 1)
-    return streams
-
-
-def _members(part: Part, *, apart: bool) -> list[slice]:
+def _members(part: Ready, *, apart: bool) -> list[slice]:
     """The behaviours of each class."""
     return [slice(i, i + 1) for i in range(part.behaviours)] if apart else [slice(0, part.behaviours)]
-
-
-def _latest_of_groups(sides: Sequence[tuple[Vector, Task]]) -> Vector:
-    """When the last member of each behaviour's group has come, over all sides of the collective."""
-    collective = sides[0][1].collective
-    assert collective is not None
-    latest = np.zeros(int(collective.groups.max()) + 1, np.int64)
-    for start, task in sides:
-        assert task.collective is not None
-        np.maximum.at(latest, task.collective.groups, start)
-    result: Vector = latest[collective.groups]
-    return result
-
-
-def _segments(program: Sequence[Task]) -> list[tuple[int, int]]:
-    """Cut the program after each task that blocks the host: (first, one past the last) of each stretch."""
-    cuts = [i + 1 for i, task in enumerate(program) if task.blocks_host]
-    if not cuts or cuts[-1] != len(program):
-        cuts.append(len(program))
-    return list(zip([0, *cuts[:-1]], cuts, strict=True)) if program else []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any
 
-from simulator.forecast.forecast import Progress, forecast, silent
+from simulator.forecast.forecast import Progress, silent, summarize
 from simulator.forecast.reading import open_scenario, placing
 
 
@@ -36,6 +36,6 @@ def compare(
         say(" ".join((name, *combination)), number / len(wanted))
         document, folder = open_scenario(name, (*changes, *combination))
         with placing(document):
-            summary = forecast(document.content, folder).summary
+            summary = summarize(document.content, folder)
         rows.append({"name": document.content.name, "change": " ".join(combination), **summary})
     return {"rows": rows}

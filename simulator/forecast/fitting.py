@@ -13,7 +13,7 @@ from typing import Any
 from simulator.documents import InvalidDocument
 from simulator.forecast.assembly import assemble_job, find_architecture, passes
 from simulator.forecast.errors import Refused
-from simulator.forecast.forecast import Progress, forecast, silent
+from simulator.forecast.forecast import Progress, silent, summarize
 from simulator.forecast.memory import MemoryForecast, fits, remember
 from simulator.forecast.offloading import offload_problems
 from simulator.forecast.recomputation import available_modules
@@ -71,7 +71,7 @@ def _suggestions(scenario: Scenario, folder: Path, say: Progress) -> list[dict[s
     fitting = _that_fit(scenario, folder)
     for number, change in enumerate(fitting):
         say("simulating what fits", number / len(fitting))
-        summary = forecast(changed(scenario, change), folder).summary
+        summary = summarize(changed(scenario, change), folder)
         found.append(
             {
                 "change": " ".join(f"{path}={_spelled(value)}" for path, value in change.items()),

@@ -42,21 +42,33 @@ class Forecast:
     memory: tuple[MemoryCurve, ...]
 
 
-def forecast(
-    scenario: Scenario,
-    folder: Path,
-    *,
-    fold: bool = True,
-    lowering: TrainingStep | None = None,
-    progress: Progress | None = None,
-) -> Forecast:
-    """Simulate *scenario*, whose relative names start from *folder*. *fold* off runs every rank apart. Its job may have
-    been lowered before: *lowering*.
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A step that was simulated and accounted for."""
+
+    job: Job
+    step: SimulatedStep
+    memory: MemoryForecast
+    summary: dict[str, Any]
+
+
+def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: Progress | None = None) -> Forecast:
+    """Simulate *scenario*, whose relative names start from *folder*. *fold* off runs every rank apart.
 
     Raise :exc:`simulator.forecast.errors.Refused` and what the readers raise for input that does not go together.
     """
+    run = _run(scenario, folder, fold, None, progress or silent)
+    curves = _curves(run.job, run.step, run.memory)
+    return Forecast(run.summary, timeline(run.step, telling_ranks(run.job, run.step)), curves)
+
+
+def summarize(scenario: Scenario, folder: Path, lowering: TrainingStep | None = None) -> dict[str, Any]:
+    """The summary of that forecast alone. Its job may have been lowered before: *lowering*."""
+    return _run(scenario, folder, True, lowering, silent).summary
+
+
+def _run(scenario: Scenario, folder: Path, fold: bool, lowering: TrainingStep | None, say: Progress) -> _Run:
     began = perf_counter()
-    say = progress or silent
     if lowering is None:
         say("reading", 0.0)
         job = assemble_job(scenario, folder, folded=fold)
@@ -82,7 +94,7 @@ def forecast(
             scenario.campaign, found, usd_per_hour(scenario, job.cluster.accelerator.id)
         )
     summary["engine"]["wall_s"] = perf_counter() - began
-    return Forecast(summary, timeline(step, telling_ranks(job, step)), _curves(job, step, memory))
+    return _Run(job, step, memory, summary)
 
 
 def silent(_stage: str, _share: float) -> None:

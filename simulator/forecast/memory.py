@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -105,13 +105,37 @@ class MemoryForecast:
 
 
 def remember(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> MemoryForecast:
-    """Account for the programs of all stages; the one with the highest peak decides."""
-    forecasts = [_account(program, cluster, folding, stage) for stage, program in enumerate(programs)]
-    worst = max(forecasts, key=lambda found: float(found.ledgers["hbm"].peak_bytes.max()))
-    peaks = sorted((peak for found in forecasts for peak in found.peaks), key=lambda peak: -peak.peak_bytes)
-    settling = max(found.settling_peak_bytes for found in forecasts)
-    nodes = fullest_nodes([found.ledgers for found in forecasts], cluster, folding)
-    return replace(worst, peaks=tuple(peaks), settling_peak_bytes=settling, nodes=nodes)
+    """Account for the programs of all stages; the one with the highest peak decides.
+
+    Raise :exc:`RuntimeError` when a program does not give back all that it took.
+    """
+    contexts = [_context(program) for program in programs]
+    ledgers = [_ledgers(program, context, folding) for program, context in zip(programs, contexts, strict=True)]
+    for ledger in (ledger for found in ledgers for ledger in found.values()):
+        if np.abs(ledger.left_bytes).max() > 1.0:
+            raise RuntimeError(f"{ledger.left_bytes.max():.0f} bytes of {ledger.tier} are never released")
+    worst = max(range(len(programs)), key=lambda stage: float(ledgers[stage]["hbm"].peak_bytes.max()))
+    peaks, settling = list[RankPeak](), 0.0
+    for stage, (program, context, found) in enumerate(zip(programs, contexts, ledgers, strict=True)):
+        first = account(first_step(program), [*program.resident, context], folding.behaviours)
+        peaks += rank_peaks(program, folding, found["hbm"], first["hbm"], stage)
+        settling = max(settling, settling_peak_bytes(program, context, folding.behaviours))
+    program, context, found = programs[worst], contexts[worst], ledgers[worst]
+    resident = [*program.resident, *program.born, context]
+    return MemoryForecast(
+        ledgers=found,
+        capacity_bytes=_capacities(cluster),
+        reserved_bytes=reserve(program, _hottest(found)).reserved_bytes,
+        outside_bytes=of_behaviour(context.bytes, 0),
+        stage=worst,
+        peaks=tuple(sorted(peaks, key=lambda peak: -peak.peak_bytes)),
+        settling_peak_bytes=settling,
+        made_of={
+            tier: holders(program.tasks, resident, ledger, int(np.argmax(ledger.peak_bytes)))
+            for tier, ledger in found.items()
+        },
+        nodes=fullest_nodes(ledgers, cluster, folding),
+    )
 
 
 def fits(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> bool:
@@ -142,26 +166,6 @@ def room_bytes(programs: Sequence[StageProgram], cluster: Cluster, folding: Fold
         for program, found, context in zip(programs, ledgers, contexts, strict=True)
     ]
     return left, capacity["ddr"] if node is None else -node.excess_bytes / node.cards
-
-
-def _account(program: StageProgram, cluster: Cluster, folding: Folding, stage: int) -> MemoryForecast:
-    """Account for *program*. Raise :exc:`RuntimeError` when it does not give back all that it took."""
-    context = _context(program)
-    ledgers = _ledgers(program, context, folding)
-    for ledger in ledgers.values():
-        if np.abs(ledger.left_bytes).max() > 1.0:
-            raise RuntimeError(f"{ledger.left_bytes.max():.0f} bytes of {ledger.tier} are never released")
-    reserved = reserve(program, _hottest(ledgers))
-    first = account(first_step(program), [*program.resident, context], folding.behaviours)
-    peaks = rank_peaks(program, folding, ledgers["hbm"], first["hbm"], stage)
-    settling = settling_peak_bytes(program, context, folding.behaviours)
-    outside, capacities = of_behaviour(context.bytes, 0), _capacities(cluster)
-    resident = [*program.resident, *program.born, context]
-    made_of = {
-        tier: holders(program.tasks, resident, ledger, int(np.argmax(ledger.peak_bytes)))
-        for tier, ledger in ledgers.items()
-    }
-    return MemoryForecast(ledgers, capacities, reserved.reserved_bytes, outside, stage, tuple(peaks), settling, made_of)
 
 
 def _ledgers(program: StageProgram, context: Allocation, folding: Folding) -> dict[str, TierLedger]:

@@ -80,16 +80,11 @@ def simulate(
 
     def run(count: int, period_ns: int = 0) -> SimulatedStep:
         programs = lowering.programs(count)
-        parts = [Part(program.tasks, behaviours) for program in programs]
-        alone = Simulation(*parts, apart=apart, progress=lambda share: say(share / 2))
-        parts = [
-            replace(part, longer_ns=lost_ns(part.program, recording))
-            for part, recording in zip(parts, alone.run(), strict=True)
-        ]
-        simulation = Simulation(*parts, apart=apart, progress=lambda share: say((1 + share) / 2))
-        recordings = simulation.run()
-        events = alone.events + simulation.events
-        return SimulatedStep(programs, recordings, count, micro_batches, events, period_ns, lowering.round)
+        simulation = Simulation(*(Part(program.tasks, behaviours) for program in programs), apart=apart)
+        alone = simulation.run(progress=lambda share: say(share / 2))
+        longer = [lost_ns(program.tasks, found) for program, found in zip(programs, alone, strict=True)]
+        recordings = simulation.run(longer, progress=lambda share: say((1 + share) / 2))
+        return SimulatedStep(programs, recordings, count, micro_batches, simulation.events, period_ns, lowering.round)
 
     turn = lowering.unlike
     if lowering.stages > 1:

@@ -13,7 +13,7 @@ from simulator.documents import InvalidDocument
 from simulator.forecast.assembly import assemble_job, passes
 from simulator.forecast.errors import Refused
 from simulator.forecast.fitting import held_by
-from simulator.forecast.forecast import forecast
+from simulator.forecast.forecast import summarize
 from simulator.forecast.memory import peak_without_room
 from simulator.forecast.scenario import Scenario
 from simulator.model.config import ConfigError
@@ -91,7 +91,7 @@ def run_case(case: Case) -> Row:
             peak_bytes = peak_without_room(*held_by(lowering, passes(case.scenario)))
             if peak_bytes is not None:
                 return _row_without_room(case, peak_bytes, lowering.job)
-        return summary_row(case, forecast(case.scenario, Path(case.folder), lowering=lowering).summary)
+        return summary_row(case, summarize(case.scenario, Path(case.folder), lowering))
     except (Refused, InvalidDocument, ConfigError, OSError) as error:
         return failed_row(case.key, case.settings, str(error))
     except Exception as error:  # noqa: BLE001, one case of many must not end the others
