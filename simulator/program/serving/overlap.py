@@ -22,8 +22,9 @@ from simulator.program.serving.timing import Step, in_order
 def overlapped(first: Sequence[Step], second: Sequence[Step], launch_s: float) -> Parts:
     """Parts of two halves of an iteration, woven; what exchanges take beyond all computing is theirs."""
     program = _program(first, second, launch_s)
-    (recording,) = Simulation(Part(program, 1)).run()
-    (recording,) = Simulation(Part(program, 1, lost_ns(program, recording))).run()
+    simulation = Simulation(Part(program, 1))
+    (recording,) = simulation.run()
+    (recording,) = simulation.run([lost_ns(program, recording)])
     alone = in_order([step for step in (*first, *second) if step.part != "exchange_s"], 0.0)
     computed_s = sum(task.duration_ns for task in program if task.collective is None) / 1e9
     rest_s = recording.step_ns / 1e9 - float(computed_s)
