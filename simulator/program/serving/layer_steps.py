@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil, floor, log2
 
 import numpy as np
 
 from simulator.model.architecture import Layer, MixtureOfExperts
-from simulator.model.operator import Collective, Operator
+from simulator.model.operator import Collective, Kernel, Operator
 from simulator.model.serving.iteration import Iteration
 from simulator.model.serving.layers import Part, Served, Setting, served_layer
 from simulator.parallel.placement import Placement
@@ -53,6 +54,8 @@ class _Pass:
     part: MixtureOfExperts | None
     popularity: tuple[int, ...]
     """Numbers of the layers' popularity."""
+    hottest: dict[int, float]
+    """Rows of the rank that has most, by those numbers."""
 
 
 class LayerSteps:
@@ -69,7 +72,8 @@ class LayerSteps:
         self._setting = Setting(mesh.tp, mesh.etp, deployment.exchanges, deployment.formats, native)
         self._numbers = {layer.index: at for at, layer in enumerate(deployment.architecture.moe_layers())}
         self._like = _first_alike(deployment.popularity)
-        self._known: dict[tuple[int, str, int, float], Step] = {}
+        self._known: dict[tuple[float, str, int, bool, float], Step] = {}
+        self._wires: dict[tuple[str, int], FloatArray] = {}
 
     def of_stage(self, stage: int, iteration: Iteration, *, graph: bool) -> list[list[Step]]:
         """Each of the layers of *stage*, in order; in a *graph* kernels follow each other more closely."""
@@ -105,11 +109,12 @@ class LayerSteps:
         name = deployment.prefill_exchange if iteration.prefill else deployment.decode_exchange
         way, gap_s, tokens = exchanges()[name], self.gap_s(graph=graph), iteration.tokens
         if not isinstance(part, MixtureOfExperts) or deployment.popularity is None:
-            return _Pass(tokens, way, name, gap_s, None, None, ())
+            return _Pass(tokens, way, name, gap_s, None, None, (), {})
         numbers = tuple(self._numbers[layer.index] for layer in layers)
         of_group = tokens * deployment.expert_ranks / deployment.mesh.tp
         load = expert_rows(deployment.popularity[list(numbers)], of_group, part.top_k)
-        return _Pass(tokens, way, name, gap_s, load, part, numbers)
+        hottest = dict(zip(numbers, load.of_ranks.max(axis=1).tolist(), strict=True))
+        return _Pass(tokens, way, name, gap_s, load, part, numbers, hottest)
 
     def _steps(self, served: Served, this: _Pass, layers: int) -> list[list[Step]]:
         operator = self._left_of(served.operator, this.way)
@@ -167,28 +172,62 @@ class LayerSteps:
             told = self.network.counts(operator.counts, self._deployment.slots, this.way)
             if told is not None:
                 yield Step("exchange_s", _longest_s(told), told.grade, 1, waited_for=True)
-        key = (this.tokens, this.way_name, self._like[number], operator.payload_bytes)
-        if key not in self._known:
-            self._known[key] = self._sent(operator, this, number)
-        yield self._known[key]
+        both = self._packing(operator, this, number)
+        yield from both[:1]
+        yield self._sent(operator, this, number)
+        yield from both[1:]
+
+    def _packing(self, operator: Operator, this: _Pass, number: int) -> list[Step]:
+        """Kernels of low-latency exchanges before rows travel and behind, where other kernels run between them.
+
+        They copy rows to where ports send from, and from where ports put them; what an exchange takes alone has them.
+        """
+        if not (this.way.one_sided and self._deployment.two_batch_overlap) or this.part is None:
+            return []
+        own = this.tokens / self._deployment.mesh.tp * this.part.top_k
+        received = this.hottest[number]
+        rows = (own, received) if operator.name == "dispatch" else (received, own)
+        kernels = tuple(Kernel("copy", 0.0, 2 * operator.payload_bytes * each) for each in rows)
+        return [
+            step for each in kernels for step in self._plain(Operator("pack", (each,)), "small_kernels_s", this.gap_s)
+        ]
 
     def _sent(self, operator: Operator, this: _Pass, number: int) -> Step:
-        deployment, part = self._deployment, this.part
-        assert deployment.popularity is not None
-        assert part is not None
-        tokens = this.tokens * deployment.expert_ranks / deployment.mesh.tp
-        rows = deployment.popularity[number] * tokens * part.top_k
-        wire = wire_rows(
-            rows, deployment.mesh, this.way_name, deployment.choice(part), deployment.cluster.scale_up_domain
+        """The exchange, priced at the powers of two around the rank's tokens: between them time is linear in bytes."""
+        low, high = (
+            self._of_tokens(operator, this, number, 2.0 ** round_(log2(this.tokens))) for round_ in (floor, ceil)
         )
-        if operator.name == "combine":
-            wire = wire.T
-        transfer = self.network.exchange(wire * operator.payload_bytes, this.way)
-        if transfer is None:
-            return Step("exchange_s", 0.0, "measured")
-        assert transfer.collective is not None
-        taken = float(np.max(transfer.collective.compute_taken))
-        return Step("exchange_s", _longest_s(transfer), transfer.grade, 1, taken=taken)
+        below = 2.0 ** floor(log2(this.tokens))
+        seconds = low.seconds + (high.seconds - low.seconds) * (this.tokens - below) / below
+        return replace(high, seconds=seconds)
+
+    def _of_tokens(self, operator: Operator, this: _Pass, number: int, tokens: float) -> Step:
+        home = operator.name == "combine"
+        key = (tokens, this.way_name, self._like[number], home, operator.payload_bytes)
+        if key not in self._known:
+            wire = self._wire(this, self._like[number])
+            sent = tokens * operator.payload_bytes * (wire.T if home else wire)
+            self._known[key] = _step(self.network.exchange(sent, this.way))
+        return self._known[key]
+
+    def _wire(self, this: _Pass, number: int) -> FloatArray:
+        """Rows from each expert-parallel rank to each, of one token that an attention-data-parallel rank brings."""
+        key = (this.way_name, number)
+        if key not in self._wires:
+            deployment, part = self._deployment, this.part
+            assert deployment.popularity is not None
+            assert part is not None
+            rows = deployment.popularity[number] * part.top_k * deployment.expert_ranks / deployment.mesh.tp
+            choice, domain = deployment.choice(part), deployment.cluster.scale_up_domain
+            self._wires[key] = wire_rows(rows, deployment.mesh, this.way_name, choice, domain)
+        return self._wires[key]
+
+
+def _step(transfer: Transfer | None) -> Step:
+    if transfer is None:
+        return Step("exchange_s", 0.0, "measured")
+    taken = float(np.max(transfer.collective.compute_taken))
+    return Step("exchange_s", _longest_s(transfer), transfer.grade, 1, taken=taken)
 
 
 def _first_alike(popularity: FloatArray | None) -> list[int]:
