@@ -52,7 +52,7 @@ def test_rows_that_ports_write_into_memory_need_room_and_no_host(small: Small) -
     [
         (
             ("training.exchange=low_latency",),
-            "training.exchange: found low_latency, but each rank brings 2,048 tokens to a micro-batch's experts, and "
+            "training.exchange: found low_latency, but each rank brings 2,048 tokens to experts at once, and "
             "its kernels count to 1,024; nearest valid: 1,024 tokens, or all_to_all, deduplicated, hierarchical",
         ),
         (

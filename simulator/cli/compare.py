@@ -30,6 +30,7 @@ def _answer(scenarios: list[str], over: list[str], changes: list[str], png: Path
     from simulator.documents import InvalidDocument, Problem
     from simulator.forecast import comparison
     from simulator.report.comparison_table import comparison_table
+    from simulator.report.serving_comparison import serving_comparison
 
     try:
         comparison.variants(scenarios, over)
@@ -39,17 +40,24 @@ def _answer(scenarios: list[str], over: list[str], changes: list[str], png: Path
         result = comparison.compare(scenarios, over, changes, hear)
     if png is not None:
         _draw(result, png)
-    return Answer(result, lambda: comparison_table(result))
+    serves = comparison.is_serving(result["rows"][0])
+    return Answer(result, lambda: serving_comparison(result) if serves else comparison_table(result))
 
 
 def _draw(result: dict[str, Any], png: Path) -> None:
+    from simulator.forecast.comparison import is_serving
     from simulator.report.comparison_chart import comparison_chart
     from simulator.report.files import folder, replacing
     from simulator.report.paper import write_png
     from simulator.report.series_chart import series, series_chart
+    from simulator.report.serving_comparison_chart import serving_comparison_chart
 
-    lines = series(result)
+    if is_serving(result["rows"][0]):
+        chart = serving_comparison_chart(result)
+    else:
+        lines = series(result)
+        chart = series_chart(lines) if lines else comparison_chart(result)
     folder(png.parent)
     with replacing(png) as file:
-        write_png(series_chart(lines) if lines else comparison_chart(result), file)
+        write_png(chart, file)
     say(f"wrote {png}")

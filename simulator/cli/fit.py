@@ -17,14 +17,21 @@ def fit(scenario: ScenarioName, changes: Changes = None, as_json: AsJson = False
 
 
 def _answer(name: str, changes: list[str]) -> Answer:
-    from simulator.forecast.reading import open_scenario, placing
+    from simulator.forecast.reading import open_any_scenario, placing
 
-    document, folder = open_scenario(name, changes)
+    document, folder = open_any_scenario(name, changes)
+    scenario = document.content
     from simulator.forecast.fitting import fit as fit_scenario
+    from simulator.forecast.scenario_serving import ServingScenario
+    from simulator.forecast.serving.fitting import fit_serving
     from simulator.report.tables import fit_table
 
     with placing(document), progress() as hear:
-        result = fit_scenario(document.content, folder, hear)
-    tell_guesses(document.content, folder)
-    tell_idle(document.content)
+        if isinstance(scenario, ServingScenario):
+            result = fit_serving(scenario, folder)
+        else:
+            result = fit_scenario(scenario, folder, hear)
+    tell_guesses(scenario, folder)
+    if not isinstance(scenario, ServingScenario):
+        tell_idle(scenario)
     return Answer(result, lambda: fit_table(result), DONE if result["fits"] else DOES_NOT_FIT)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from simulator.cli.guard import say
 
 if TYPE_CHECKING:
-    from simulator.forecast.scenario import Scenario
+    from simulator.forecast.scenario import Described, Scenario
 
 
-def tell_guesses(scenario: Scenario, folder: Path) -> None:
+def tell_guesses(scenario: Described, folder: Path) -> None:
     """Approximations of the model of *scenario*, whose names start from *folder*, and fields that nothing reads."""
     from simulator.forecast.assembly import find_architecture
 

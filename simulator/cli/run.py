@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,10 @@ from simulator.cli.bar import progress
 from simulator.cli.guard import Answer, conclude, say
 from simulator.cli.guesses import tell_guesses, tell_idle
 from simulator.cli.options import AsJson, Changes, ScenarioName
+
+if TYPE_CHECKING:
+    from simulator.forecast.scenario import Scenario
+    from simulator.forecast.scenario_serving import ServingScenario
 
 
 def run(
@@ -24,7 +28,7 @@ def run(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate one step and say what limits it.
+    """Simulate one step of training, or requests that are served, and say what limits it.
 
     Charts, a trace and the figures are written into the folder of --out.
     """
@@ -32,24 +36,46 @@ def run(
 
 
 def _answer(name: str, changes: list[str], out: Path | None, fold: bool) -> Answer:
-    from simulator.forecast.reading import open_scenario, placing
+    from simulator.forecast.reading import open_any_scenario, placing
+    from simulator.forecast.scenario_serving import ServingScenario
 
-    document, folder = open_scenario(name, changes)
-    out = out or Path("out") / document.content.name
+    document, folder = open_any_scenario(name, changes)
+    scenario = document.content
+    out = out or Path("out") / scenario.name
     _check_folder(out)
+    with placing(document):
+        if isinstance(scenario, ServingScenario):
+            return _serving(scenario, folder, out)
+        return _training(scenario, folder, out, fold)
+
+
+def _training(scenario: Scenario, folder: Path, out: Path, fold: bool) -> Answer:
     from simulator.forecast.forecast import forecast
     from simulator.report import write_all
     from simulator.report.tables import summary_table
 
-    with placing(document), progress() as hear:
-        result = forecast(document.content, folder, fold=fold, progress=hear)
-    tell_guesses(document.content, folder)
-    tell_idle(document.content)
+    with progress() as hear:
+        result = forecast(scenario, folder, fold=fold, progress=hear)
+    tell_guesses(scenario, folder)
+    tell_idle(scenario)
     for sentence in result.summary.get("swap", {}).get("overloads", ()):
         say(sentence)
     files = write_all(result, out)
     say(f"wrote {', '.join(sorted(file.name for file in files))} into {out}")
     return Answer(result.summary, lambda: summary_table(result.summary))
+
+
+def _serving(scenario: ServingScenario, folder: Path, out: Path) -> Answer:
+    from simulator.forecast.serving.forecast import serve
+    from simulator.report.serving_files import write_serving
+    from simulator.report.serving_table import serving_table
+
+    with progress() as hear:
+        result = serve(scenario, folder, hear)
+    tell_guesses(scenario, folder)
+    files = write_serving(result, out)
+    say(f"wrote {', '.join(sorted(file.name for file in files))} into {out}")
+    return Answer(result.summary, lambda: serving_table(result.summary))
 
 
 def _check_folder(out: Path) -> None:

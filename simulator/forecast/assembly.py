@@ -23,6 +23,7 @@ from simulator.forecast.packing import documents, packing_problems, sequence_len
 from simulator.forecast.pipelining import pipeline_of, pipeline_problems, schedule_of
 from simulator.forecast.recomputation import recompute_of, recompute_problems
 from simulator.forecast.scenario import ChunkedLoss, Scenario, Training
+from simulator.forecast.scenario import Cluster as Machines
 from simulator.forecast.sharding_problems import sharding_problems
 from simulator.forecast.swap_schedule import schedule
 from simulator.forecast.swapping import swap_problems, swappable, swaps_of
@@ -69,7 +70,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
     architecture = find_architecture(scenario.model, folder)
     refused = list(_prediction_problems(scenario.training.multi_token_prediction, architecture))
     architecture = replace(architecture, mtp_layers=scenario.training.multi_token_prediction)
-    cluster = _cluster(scenario, folder)
+    cluster = find_cluster(scenario.cluster, folder)
     problems = refused or [
         *_problems(scenario, architecture),
         *attention_problems(scenario, architecture, cluster.accelerator),
@@ -184,8 +185,11 @@ def find_architecture(name: str, folder: Path) -> Architecture:
     return read_architecture(path)
 
 
-def _cluster(scenario: Scenario, folder: Path) -> Cluster:
-    asked = scenario.cluster
+def find_cluster(asked: Machines, folder: Path) -> Cluster:
+    """The machines that a scenario names, what is broken of them among them.
+
+    Raise :exc:`Refused` for what does not exist.
+    """
     problems = []
     for name, value, load in (("node", asked.node, load_node), ("fabric", asked.fabric, load_fabric)):
         try:

@@ -17,7 +17,7 @@ import numpy as np
 from simulator.engine.long_run import LongRun, Spent, go_through
 from simulator.forecast.checkpointing import Storage
 from simulator.forecast.errors import Refused
-from simulator.forecast.scenario import Campaign, Scenario
+from simulator.forecast.scenario import Campaign, Described, Scenario
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.library import load_failures, price
 
@@ -97,7 +97,7 @@ def verdict(asked: Campaign, found: dict[str, Any], usd_per_accelerator_hour: fl
     return {"usd": usd, "misses": problems}
 
 
-def usd_per_hour(scenario: Scenario, accelerator: str) -> float | None:
+def usd_per_hour(scenario: Described, accelerator: str) -> float | None:
     """The scenario's price of an accelerator, else the listed one of the part *accelerator*, if there is one."""
     if scenario.usd_per_accelerator_hour is not None:
         return scenario.usd_per_accelerator_hour

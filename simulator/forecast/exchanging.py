@@ -24,12 +24,19 @@ def exchange_problems(scenario: Scenario, architecture: Architecture, cluster: C
 
 
 def way_problems(
-    name: str, architecture: Architecture, cluster: Cluster, ep: int, etp: int, *, gpu_direct: bool
+    name: str,
+    architecture: Architecture,
+    cluster: Cluster,
+    ep: int,
+    etp: int,
+    *,
+    gpu_direct: bool,
+    field: str = "training.exchange",
 ) -> Iterator[str]:
-    """Why the way of that *name* does not go with *ep* x *etp* ranks of a group."""
+    """Why the way of that *name*, which *field* asks for, does not go with *ep* x *etp* ranks of a group."""
     if name == PLAIN:
         return
-    way, where, domain = exchanges()[name], f"training.exchange: found {name}", cluster.scale_up_domain
+    way, where, domain = exchanges()[name], f"{field}: found {name}", cluster.scale_up_domain
     parts = [layer.feed_forward for layer in architecture.moe_layers()]
     if any(isinstance(part, MixtureOfExperts) and part.zero_experts for part in parts):
         yield f"{where}, and some experts return their input unsent; allowed: {PLAIN}"
@@ -51,12 +58,12 @@ def way_problems(
         )
 
 
-def too_many_tokens(name: str, tokens: int) -> Iterator[str]:
-    """Why so many *tokens* of a rank do not go with the way of that *name*."""
+def too_many_tokens(name: str, tokens: int, field: str = "training.exchange") -> Iterator[str]:
+    """Why so many *tokens* of a rank do not go with the way of that *name*, which *field* asks for."""
     most = exchanges()[name].most_tokens
     if most is not None and tokens > most:
         yield (
-            f"training.exchange: found {name}, but each rank brings {tokens:,} tokens to a micro-batch's experts, and "
+            f"{field}: found {name}, but each rank brings {tokens:,} tokens to experts at once, and "
             f"its kernels count to {most:,}; nearest valid: {most:,} tokens, or "
             f"{_named(lambda way: way.most_tokens is None)}"
         )

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from simulator.forecast.scenario import Degree, Described
 from simulator.forecast.section import Section
 
-Format = Literal["bf16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
+Format = Literal["bf16", "fp8", "int8", "int4", "int4_group32", "mxfp4", "nvfp4"]
 Exchange = Literal["all_to_all", "deduplicated", "hierarchical", "low_latency"]
 _REFUSED = {
     "dp_shard": "weights that are served are not sharded over data-parallel ranks and gathered; allowed: dp_replicate",
@@ -70,7 +70,7 @@ class Requests(Section):
     trace: str | None = Field(
         None,
         description=(
-            "Recorded requests, a file of scenarios/traces, by name or path: CSV as the Azure LLM inference traces "
+            "Recorded requests, a file of scenarios/requests, by name or path: CSV as the Azure LLM inference traces "
             "(TIMESTAMP, ContextTokens, GeneratedTokens) or JSONL as Mooncake's (timestamp in ms, input_length, "
             "output_length, hash_ids)."
         ),
@@ -101,7 +101,14 @@ class PrefillPool(Section):
 class Serving(Section):
     """What is served, and how."""
 
-    weights: Format = Field("bf16", description="Format of weights; below eight bits they are multiplied in bf16.")
+    weights: Format = Field(
+        "bf16",
+        description=(
+            "Format of linear layers' weights. fp8: scales for blocks of 128 x 128; int8: for each output; int4: for "
+            "128 weights, in bf16 (AWQ), int4_group32: for 32 (Kimi K2 Thinking), both multiplied in bf16, as mxfp4 "
+            "is; nvfp4 where the accelerator has it, else in bf16. Embedding, output layer, norms and routers are bf16."
+        ),
+    )
     experts: Format | None = Field(None, description="Format of routed experts' weights; absent: as the others.")
     kv_cache: Literal["bf16", "fp8"] = Field("bf16", description="Format of cached keys and values.")
     block_tokens: Annotated[int, Field(ge=1, le=65_536)] = Field(16, description="Tokens of a block of the cache.")
@@ -120,6 +127,14 @@ class Serving(Section):
             "prefill_first: iterations of prompts alone as long as any wait, then of decoding ones (SGLang)."
         ),
     )
+    admission: Literal["prompt", "answer"] = Field(
+        "prompt",
+        description=(
+            "What must be free for a sequence to be taken in. prompt: blocks for its prompt, and when decoding finds "
+            "none the last one in goes back and computes its cache again (vLLM, SGLang); answer: for its answer as "
+            "well (TensorRT-LLM's guaranteed_no_evict)."
+        ),
+    )
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = Field(
         0.9, description="Share of the accelerator's memory that weights, activations and caches may take."
     )
@@ -128,7 +143,6 @@ class Serving(Section):
     )
     prefill: PrefillPool | None = Field(None, description="Present: prefill is done apart from decoding.")
     cuda_graphs: bool = Field(True, description="Iterations that only decode are captured, and replayed in one launch.")
-    execution: Literal["eager", "compiled", "fused"] = Field("fused", description="How operators run as kernels.")
     exchange: Exchange = Field("low_latency", description="How rows find their experts in iterations that only decode.")
     prefill_exchange: Exchange = Field(
         "hierarchical", description="How they do where prompts are among them. Words as in training.exchange."

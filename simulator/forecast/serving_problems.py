@@ -7,6 +7,7 @@ from math import gcd
 
 from simulator.documents import Document, Problem
 from simulator.forecast.scenario_serving import ServingParallel, ServingScenario
+from simulator.forecast.serving.request_traces import HASH_TOKENS
 
 
 def serving_problems(document: Document[ServingScenario]) -> Iterator[Problem]:
@@ -15,6 +16,8 @@ def serving_problems(document: Document[ServingScenario]) -> Iterator[Problem]:
     yield from _splits(document)
     yield from _requests(document)
     yield from _pools(document)
+    yield from _caches(document)
+    yield from _machines(document)
     yield from _routing(document)
 
 
@@ -79,19 +82,28 @@ def _requests(document: Document[ServingScenario]) -> Iterator[Problem]:
     if len(named) != 1:
         found = " and ".join(named) or "neither"
         yield document.problem(where, f"found {found}; allowed: one of concurrency, rate_per_s and a trace")
-    if document.content.serving.prefix_cache:
-        message = "true finds prompts by a trace's hash_ids, and there is none; allowed: requests.cached_share"
-        yield document.problem("serving.prefix_cache", message)
     if "seed" in given and asked.least_share == 1.0 and asked.rate_per_s is None:
         yield document.problem(f"{where}.seed", "found, but neither lengths nor times are drawn; leave it out")
+
+
+def _caches(document: Document[ServingScenario]) -> Iterator[Problem]:
+    serving = document.content.serving
+    if not serving.prefix_cache:
+        return
+    if serving.requests.trace is None:
+        message = "true finds prompts by a trace's hash_ids, and there is none; allowed: requests.cached_share"
+        yield document.problem("serving.prefix_cache", message)
+    if serving.requests.cached_share:
+        message = "found beside prefix_cache, which finds what is there; leave one out"
+        yield document.problem("serving.requests.cached_share", message)
+    if HASH_TOKENS % serving.block_tokens:
+        message = f"found {serving.block_tokens}, which does not divide the {HASH_TOKENS} tokens of a hash; nearest: 16"
+        yield document.problem("serving.block_tokens", message)
 
 
 def _pools(document: Document[ServingScenario]) -> Iterator[Problem]:
     serving = document.content.serving
     asked = serving.requests
-    if serving.prefix_cache and asked.cached_share:
-        message = "found beside prefix_cache, which finds what is there; leave one out"
-        yield document.problem("serving.requests.cached_share", message)
     if asked.prefilled:
         for name, found in (("cached_share", asked.cached_share), ("prefix_cache", serving.prefix_cache)):
             if found:
@@ -109,6 +121,16 @@ def _pools(document: Document[ServingScenario]) -> Iterator[Problem]:
             f"decodes a token; nearest: {serving.max_sequences}"
         )
         yield document.problem("serving.max_batch_tokens", message)
+
+
+def _machines(document: Document[ServingScenario]) -> Iterator[Problem]:
+    cluster = document.content.cluster
+    if cluster.memory_nodes:
+        message = "memory that other nodes lend holds nothing that is served; leave it out"
+        yield document.problem("cluster.memory_nodes", message)
+    if cluster.degraded is not None and cluster.degraded.slow_nodes:
+        message = "nodes of unlike pace are not simulated while serving; leave it out"
+        yield document.problem("cluster.degraded.slow_nodes", message)
 
 
 def _routing(document: Document[ServingScenario]) -> Iterator[Problem]:

@@ -9,8 +9,10 @@ from statistics import median
 from typing import Any
 
 from simulator.documents import InvalidDocument, Problem
-from simulator.forecast.forecast import Forecast, Progress, forecast, silent
-from simulator.forecast.reading import open_scenario, placing
+from simulator.forecast.comparison import summary_of
+from simulator.forecast.forecast import Progress, silent
+from simulator.forecast.reading import open_any_scenario, placing
+from simulator.forecast.scenario_serving import ServingScenario
 from simulator.shipped import shipped
 
 METRICS: dict[str, Callable[[dict[str, Any]], float]] = {
@@ -24,6 +26,11 @@ METRICS: dict[str, Callable[[dict[str, Any]], float]] = {
         + summary["memory"]["hbm"]["allocated_bytes"]
     ),
     "held_allocated_bytes": lambda summary: float(summary["memory"]["hbm"]["held_bytes"]),
+    "ttft_s": lambda summary: float(summary["ttft_s"]["p50"]),
+    "tpot_s": lambda summary: float(summary["tpot_s"]["p50"]),
+    "latency_s": lambda summary: float(summary["latency_s"]["mean"]),
+    "output_tokens_per_s_per_accelerator": lambda summary: float(summary["output_tokens_per_s_per_accelerator"]),
+    "prompt_tokens_per_s_per_accelerator": lambda summary: float(summary["prompt_tokens_per_s_per_accelerator"]),
 }
 """How a forecast's summary answers each measured figure."""
 
@@ -68,14 +75,17 @@ def validate(cases: Iterable[Path], progress: Progress | None = None) -> list[Co
     say, comparisons, paths = progress or silent, [], list(cases)
     for number, path in enumerate(paths):
         say(path.stem, number / len(paths))
-        document, folder = open_scenario(str(path))
-        measured = document.content.measured
+        document, folder = open_any_scenario(str(path))
+        scenario = document.content
+        measured = scenario.measured
         if measured is None:
             raise InvalidDocument([document.problem("measured", "missing; a case needs what a real run showed")])
         with placing(document):
-            found = forecast(document.content, folder)
+            found = summary_of(scenario, folder)
+        if "ttft_s" not in found and isinstance(scenario, ServingScenario):
+            raise InvalidDocument([document.problem("serving", "does not fit, so there are no times to compare")])
         for metric in METRICS:
-            value = getattr(measured, metric)
+            value = getattr(measured, metric, None)
             if value is not None:
                 comparisons.append(_compare(path.stem, metric, value, found))
     return comparisons
@@ -94,7 +104,7 @@ def as_json(comparisons: list[Comparison]) -> dict[str, Any]:
     }
 
 
-def _compare(case: str, metric: str, measured: float, found: Forecast) -> Comparison:
-    interval = found.summary["step_time_s"] if metric == "step_time_s" else {}
-    predicted = METRICS[metric](found.summary)
+def _compare(case: str, metric: str, measured: float, summary: dict[str, Any]) -> Comparison:
+    interval = summary["step_time_s"] if metric == "step_time_s" else {}
+    predicted = METRICS[metric](summary)
     return Comparison(case, metric, measured, predicted, interval.get("p10"), interval.get("p90"))

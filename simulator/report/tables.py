@@ -36,13 +36,13 @@ def summary_table(summary: Mapping[str, Any]) -> Group:
     from rich.console import Group
 
     return Group(
-        _title(summary["scenario"], summary["verdict"]),
+        titled(summary["scenario"], summary["verdict"]),
         f"[bold]{headline(summary)}[/bold]",
         "",
         _facts(summary),
         "",
         _time_table(summary),
-        *_memory_tables(summary["memory"]),
+        *memory_tables(summary["memory"]),
     )
 
 
@@ -51,8 +51,8 @@ def fit_table(result: Mapping[str, Any]) -> Group:
     from rich.console import Group
 
     parts: list[RenderableType] = [
-        _title(result.get("scenario", ""), result["verdict"]),
-        *_memory_tables(result["memory"]),
+        titled(result.get("scenario", ""), result["verdict"]),
+        *memory_tables(result["memory"]),
     ]
     if result["suggestions"]:
         parts += ["", _suggestions(result["suggestions"])]
@@ -63,10 +63,10 @@ def fit_table(result: Mapping[str, Any]) -> Group:
 
 def model_table(census: Census) -> Table:
     """Parameters of a model by block, with what one token uses and what its past costs to keep."""
-    table = _table("block", "per layer", "layers", "total", "share", title="Parameters")
+    table = new_table("block", "per layer", "layers", "total", "share", title="Parameters")
     for row in census.rows:
         layers = row.layers or 1
-        share = _percent(row.parameters / census.total_parameters) if row.counted else "not counted"
+        share = percent(row.parameters / census.total_parameters) if row.counted else "not counted"
         cells = (
             human_count(row.parameters / layers) if row.layers else "",
             str(row.layers or ""),
@@ -78,7 +78,7 @@ def model_table(census: Census) -> Table:
     table.add_row(
         "total", "", "", human_count(census.total_parameters), human_bytes(census.bytes_bf16) + " in bf16", style="bold"
     )
-    active = _percent(census.active_parameters / census.total_parameters)
+    active = percent(census.active_parameters / census.total_parameters)
     table.add_row("used by one token", "", "", human_count(census.active_parameters), active, style="bold")
     for words, size, per in (
         ("keys and values", census.kv_bytes_per_token, "per token"),
@@ -92,7 +92,7 @@ def model_table(census: Census) -> Table:
 
 def models_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
     """A line for each of *models*, of the keys of `rackcast model --json`."""
-    table = _table("model", "layers", "total", "a token's", "notes")
+    table = new_table("model", "layers", "total", "a token's", "notes")
     for name, one in models.items():
         counts = (human_count(one[f"{which}_parameters"]) for which in ("total", "active"))
         notes = len(one["approximations"]) + len(one["unknown_fields"])
@@ -100,7 +100,8 @@ def models_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
-def _title(name: str, verdict: str) -> Text:
+def titled(name: str, verdict: str) -> Text:
+    """The scenario's name and whether it fits."""
     from rich.text import Text
 
     return Text.assemble((name, "bold"), "  " if name else "", (verdict, _VERDICT_STYLES[verdict]))
@@ -116,8 +117,8 @@ def _facts(summary: Mapping[str, Any]) -> Table:
     interval = f"(p10 {human_time(step['p10'])}, p90 {human_time(step['p90'])})"
     grid.add_row("step time", f"{human_time(step['p50'])} {interval}")
     rate, each = summary["tokens_per_s"], summary["tokens_per_s_per_accelerator"]
-    grid.add_row("throughput", f"{_number(rate)} tokens/s, {_number(each)} per accelerator")
-    grid.add_row("MFU", _percent(summary["model_flops_utilization"]))
+    grid.add_row("throughput", f"{plain_number(rate)} tokens/s, {plain_number(each)} per accelerator")
+    grid.add_row("MFU", percent(summary["model_flops_utilization"]))
     if cost and cost.get("usd_per_step") is not None:
         grid.add_row(
             "cost", f"{cost['usd_per_step']:,.4g} USD per step, {cost['usd_per_1m_tokens']:,.4g} USD per 1 M tokens"
@@ -134,7 +135,7 @@ def _facts(summary: Mapping[str, Any]) -> Table:
     if part := summary.get("segments"):
         used, whole = part["accelerators"], part["of"]
         grid.add_row("segments", f"{part['nodes']} nodes: {used} of {whole} accelerators of a scale-up domain each")
-    grid.add_row("based on", _provenance(summary["provenance"]))
+    grid.add_row("based on", provenance(summary["provenance"]))
     if summary.get("widest_inputs"):
         grid.add_row("least sure", ", ".join(summary["widest_inputs"]))
     if missing := left_out(summary):
@@ -144,12 +145,11 @@ def _facts(summary: Mapping[str, Any]) -> Table:
     return grid
 
 
-def _provenance(weights: Mapping[str, float]) -> str:
+def provenance(weights: Mapping[str, float]) -> str:
+    """What prices are based on, in shares of the time."""
     total = sum(weights.values())
     return (
-        ", ".join(
-            f"{_percent(weight / total)} {grade}" for grade, weight in weights.items() if weight >= 0.0005 * total
-        )
+        ", ".join(f"{percent(weight / total)} {grade}" for grade, weight in weights.items() if weight >= 0.0005 * total)
         or "none"
     )
 
@@ -158,19 +158,19 @@ def _time_table(summary: Mapping[str, Any]) -> Table:
     from rich.bar import Bar
 
     step_s = summary["step_time_s"]["p50"]
-    table = _table("where the step goes", "time", "share", bar=True)
+    table = new_table("where the step goes", "time", "share", bar=True)
     for key, part_s in sorted(summary["time"].items(), key=lambda item: -item[1]):
         if part_s <= 0:
             continue
         colour = _TIME_COLOURS.get(key, _EXPOSED_COLOUR)
         table.add_row(
-            time_label(key), human_time(part_s), _percent(part_s / step_s), Bar(step_s, 0, part_s, color=colour)
+            time_label(key), human_time(part_s), percent(part_s / step_s), Bar(step_s, 0, part_s, color=colour)
         )
         if key == "compute_s":
             for kind, kind_s in _main_kinds(summary.get("compute", {}), part_s):
                 bar = Bar(step_s, 0, kind_s, color=group_of(kind).colour)
                 table.add_row(
-                    f"  {kind.replace('_', ' ')}", human_time(kind_s), _percent(kind_s / step_s), bar, style="dim"
+                    f"  {kind.replace('_', ' ')}", human_time(kind_s), percent(kind_s / step_s), bar, style="dim"
                 )
     return table
 
@@ -180,7 +180,7 @@ def _main_kinds(seconds: Mapping[str, float], whole_s: float) -> list[tuple[str,
     return sorted(((k, s) for k, s in seconds.items() if s >= 0.05 * whole_s), key=lambda item: -item[1])
 
 
-def _memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
+def memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
     """A table for each tier that holds something, bars against its capacity, and the head-room last."""
     from rich.bar import Bar
 
@@ -191,27 +191,27 @@ def _memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
             continue
         settling = max(peak, held.get("settling_peak_bytes", 0.0))
         scale, over = max(settling, capacity), settling > capacity
-        table = _table(f"{tier_label(tier)} at its peak", "bytes", "of capacity", bar=True)
+        table = new_table(f"{tier_label(tier)} at its peak", "bytes", "of capacity", bar=True)
         position = 0.0
         for kind, size in held["breakdown"].items():
             if size > 0:
                 bar = Bar(scale, position, position + size, color=_MEMORY_COLOUR)
-                table.add_row(kind, human_bytes(size), _percent(size / capacity), bar)
+                table.add_row(kind, human_bytes(size), percent(size / capacity), bar)
                 position += size
         table.add_section()
         bar = Bar(scale, 0, peak, color=_MEMORY_COLOUR if peak <= capacity else "red")
         table.add_row(
-            f"peak of {human_bytes(capacity)}", human_bytes(peak), _percent(peak / capacity), bar, style="bold"
+            f"peak of {human_bytes(capacity)}", human_bytes(peak), percent(peak / capacity), bar, style="bold"
         )
         if settling > peak:
             bar = Bar(scale, 0, settling, color="red" if over else _MEMORY_COLOUR)
-            table.add_row("before steps are alike", human_bytes(settling), _percent(settling / capacity), bar)
+            table.add_row("before steps are alike", human_bytes(settling), percent(settling / capacity), bar)
         left = abs(capacity - settling)
-        table.add_row("too much" if over else "free", human_bytes(left), _percent(left / capacity), style="bold")
+        table.add_row("too much" if over else "free", human_bytes(left), percent(left / capacity), style="bold")
         if node := held.get("node"):
             whole, of_node = human_bytes(node["peak_bytes"]), human_bytes(node["capacity_bytes"])
             words = f"node {node['number']}: {node['cards']} cards, of {of_node}"
-            table.add_row(words, whole, _percent(node["peak_bytes"] / node["capacity_bytes"]))
+            table.add_row(words, whole, percent(node["peak_bytes"] / node["capacity_bytes"]))
         tables += ["", table]
         if held.get("peaks"):
             tables += ["", peaks_table(held["peaks"])]
@@ -221,7 +221,7 @@ def _memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
 def _suggestions(suggestions: list[Mapping[str, Any]]) -> Table:
     from rich.text import Text
 
-    table = _table("change that makes it fit", "peak", "step")
+    table = new_table("change that makes it fit", "peak", "step")
     for suggestion in suggestions:
         step_s = suggestion["step_time_s"]
         table.add_row(
@@ -232,7 +232,7 @@ def _suggestions(suggestions: list[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _table(first: str, *numbers: str, bar: bool = False, title: str | None = None) -> Table:
+def new_table(first: str, *numbers: str, bar: bool = False, title: str | None = None) -> Table:
     """A table whose first column is text, whose others are numbers to the right, and whose last may be bars."""
     from rich import box
     from rich.table import Table
@@ -246,10 +246,11 @@ def _table(first: str, *numbers: str, bar: bool = False, title: str | None = Non
     return table
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share for people."""
     return f"{100 * share:.1f} %"
 
 
-def _number(value: float) -> str:
+def plain_number(value: float) -> str:
     """Three significant digits, with thousands apart: 12,300 and 8.41."""
     return f"{float(f'{value:.3g}'):,.10g}"

@@ -18,6 +18,11 @@ _TITLES = {
     "peak_reserved_bytes": ("reserved", human_bytes),
     "first_step_peak_allocated_bytes": ("allocated, first step", human_bytes),
     "held_allocated_bytes": ("held between steps", human_bytes),
+    "ttft_s": ("first token", human_time),
+    "tpot_s": ("further token", human_time),
+    "latency_s": ("request", human_time),
+    "output_tokens_per_s_per_accelerator": ("answers' tokens/s each", lambda value: f"{value:,.0f}"),
+    "prompt_tokens_per_s_per_accelerator": ("prompts' tokens/s each", lambda value: f"{value:,.0f}"),
 }
 _LARGE = 0.10
 """Relative error from which a figure is coloured."""

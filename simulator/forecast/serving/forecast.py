@@ -1,0 +1,72 @@
+"""The forecast of a scenario of serving: what requests see, what accelerators deliver and cost, what limits them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from simulator.forecast.assembly import find_cluster
+from simulator.forecast.errors import Refused
+from simulator.forecast.forecast import Progress, silent
+from simulator.forecast.scenario_serving import ServingScenario
+from simulator.forecast.serving.assembly import deploy
+from simulator.forecast.serving.loop import Course, Loop, Setting
+from simulator.forecast.serving.memory import serving_memory
+from simulator.forecast.serving.pool import Pool
+from simulator.forecast.serving.pricing import IterationPrices
+from simulator.forecast.serving.requests import Request, requests
+from simulator.forecast.serving.summary import summarise
+from simulator.program.serving.pricer import IterationPricer
+
+
+@dataclass(frozen=True, slots=True)
+class ServingForecast:
+    """What a simulated loop comes to."""
+
+    summary: dict[str, Any]
+    """The keys of `rackcast run --json`."""
+    course: Course | None
+    """None where no request fits."""
+
+
+def serve(scenario: ServingScenario, folder: Path, progress: Progress | None = None) -> ServingForecast:
+    """Simulate *scenario*, whose relative names start from *folder*.
+
+    Raise :exc:`Refused` and what the readers raise for input that does not go together.
+    """
+    began, say = perf_counter(), progress or silent
+    say("reading", 0.0)
+    asked = scenario.serving
+    wanted = requests(asked.requests, folder)
+    pools = deploy(scenario, folder)
+    _check_lengths(wanted, pools[0])
+    head = {"scenario": scenario.name}
+    if not all(has_room(pool, wanted) for pool in pools):
+        return ServingForecast(head | serving_memory(pools, wanted, None), None)
+    cluster = find_cluster(scenario.cluster, folder)
+    setting = Setting(cluster, asked.requests.concurrency, asked.requests.prefilled, asked.prefix_cache)
+    prices = [IterationPrices(IterationPricer(pool.deployment).price, pool.batches) for pool in pools]
+    course = Loop(pools, prices, setting).run(wanted, lambda share: say("simulating", share))
+    summary = head | serving_memory(pools, wanted, course) | summarise(scenario, pools, prices, course)
+    summary["engine"]["wall_s"] = perf_counter() - began
+    return ServingForecast(summary, course)
+
+
+def has_room(pool: Pool, wanted: Many[Request]) -> bool:
+    """Whether the longest of the requests has room for its cache while there is no other."""
+    return pool.cache_bytes > 0 and pool.new_cache().ever_has_room(longest(wanted))
+
+
+def longest(wanted: Many[Request]) -> int:
+    """Tokens of the longest cache of any request."""
+    return max(request.prompt_tokens + request.output_tokens - 1 for request in wanted)
+
+
+def _check_lengths(wanted: Many[Request], pool: Pool) -> None:
+    """Raise :exc:`Refused` for requests that the model has no positions for."""
+    most, found = pool.deployment.architecture.max_positions, longest(wanted) + 1
+    if most and found > most:
+        raise Refused([f"serving.requests: found one of {found:,} tokens, the model takes at most {most:,} positions"])

@@ -1,0 +1,52 @@
+"""Memory of an accelerator that serves: what it holds all the time, its caches at their fullest, and whether that fits.
+
+"Tight" is a loop in which sequences waited for room, or were sent back to make room for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import Any
+
+from simulator.forecast.serving.loop import Course
+from simulator.forecast.serving.pool import Pool
+from simulator.forecast.serving.requests import Request
+
+NAMES = ("decode", "prefill")
+"""Pools in their order."""
+
+
+def serving_memory(pools: Many[Pool], wanted: Many[Request], course: Course | None) -> dict[str, Any]:
+    """The keys fits, verdict and memory, of the pool that decodes, or does all; prefill_memory of the other one.
+
+    Without a *course*, caches are those of the longest request alone.
+    """
+    blocks = [_block(pool, wanted, course, name) for pool, name in zip(pools, NAMES, strict=False)]
+    short = any(block["peak_bytes"] > block["usable_bytes"] for block in blocks)
+    waited = course is not None and any(rank.refusals or rank.preemptions for rank in course.ranks["decode"])
+    other = {"prefill_memory": {"hbm": blocks[1]}} if len(blocks) > 1 else {}
+    verdict = "does not fit" if short else "tight" if waited else "fits"
+    return {"fits": not short, "verdict": verdict, "memory": {"hbm": blocks[0]}, **other}
+
+
+def _block(pool: Pool, wanted: Many[Request], course: Course | None, name: str) -> dict[str, Any]:
+    """Of one accelerator of *pool*."""
+    need = pool.memory.cache
+    lengths = [request.prompt_tokens + request.output_tokens - 1 for request in wanted]
+    caches = need.bytes_of(max(lengths))
+    if course is not None:
+        caches = pool.batches * max((row.used_bytes for row in course.rows[name]), default=0)
+    held = {kind: size for kind, size in pool.held().items() if size}
+    mean = need.bytes_of(round(sum(lengths) / len(lengths)))
+    return {
+        "peak_bytes": sum(held.values()) + caches,
+        "capacity_bytes": pool.deployment.cluster.accelerator.hbm_capacity_bytes,
+        "usable_bytes": pool.usable_bytes,
+        "breakdown": {**held, "caches": caches},
+        "cache": {
+            "room_bytes": max(0.0, pool.cache_bytes),
+            "bytes_per_token": need.token_bytes,
+            "bytes_per_sequence": need.sequence_bytes,
+            "mean_sequences": max(0.0, pool.cache_bytes) / mean if mean else None,
+        },
+    }

@@ -1,0 +1,146 @@
+"""Prices of iterations, from few exact ones.
+
+Prompts of an iteration count as equal chunks with as many tokens and as many query-key pairs in all, decoding sequences
+as equally long ones. Numbers of tokens, of sequences and mean contexts lie on a geometric grid; between its points
+prices are interpolated linearly, chunks' contexts and, beside prompts, decoding sequences are rounded to it. A price is
+linear in contexts where layers attend to all of them, and so exact; where a window or a choice of keys bounds what is
+read it is off near the bound, and where matmuls' tiles fill it is off between two points. The error is bounded by the
+grid, and tested.
+
+Ranks in step: what each does by itself lasts as long as on the slowest; experts and their exchange take what they do
+when each rank brings the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from math import floor, log2
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.program.serving.iteration import Chunk, Iteration, Parts, Price
+
+GRADES = ("measured", "scaled", "datasheet", "assumed")
+PARTS = tuple(field.name for field in fields(Parts))
+FIGURES = (*PARTS, "interval_s", *GRADES)
+"""What is kept of a price, in seconds."""
+SHARED = np.array([name in ("experts_s", "exchange_s") for name in FIGURES])
+"""Those that ranks in step do together."""
+_INTERVAL = len(PARTS)
+EXACT = 16
+"""Numbers up to it are on the grid."""
+POINTS = 4
+"""Of the grid in each doubling."""
+
+Figures = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one rank computes in an iteration."""
+
+    chunks: tuple[tuple[int, int], ...] = ()
+    """Of prompts: new tokens, and cached ones that they attend to."""
+    decoding: int = 0
+    contexts: float = 0.0
+    """Tokens that all decoding sequences attend to."""
+
+
+class IterationPrices:
+    """Prices by *price*, the exact one, of ranks whose engine has so many pipeline *stages*."""
+
+    def __init__(self, price: Callable[[Iteration], Price], stages: int = 1) -> None:
+        self._price, self._stages = price, stages
+        self._known: dict[Iteration, Figures] = {}
+
+    @property
+    def priced(self) -> int:
+        """Iterations that were priced exactly."""
+        return len(self._known)
+
+    def duration_ns(self, figures: Figures) -> int:
+        """Until the next iteration of the same sequences: every stage takes as many batches in turn as there are."""
+        latency, interval = float(figures[:_INTERVAL].sum()), float(figures[_INTERVAL])
+        return round(1e9 * (latency if self._stages == 1 else max(latency, self._stages * interval)))
+
+    def together(self, loads: Sequence[Load]) -> Figures:
+        """Figures of an iteration of ranks in step with *loads*."""
+        alike = set(loads)
+        if len(alike) == 1:
+            return self.of(loads[0])
+        each = [self.of(load) for load in alike if load.chunks or load.decoding]
+        slowest = max(each, key=lambda figures: float(figures[:_INTERVAL][~SHARED[:_INTERVAL]].sum()))
+        found = np.where(SHARED, self.of(_mean(loads)), slowest)
+        found[_INTERVAL] *= found[:_INTERVAL].sum() / slowest[:_INTERVAL].sum()
+        return found
+
+    def of(self, load: Load) -> Figures:
+        """Figures of an iteration of one rank, others alike."""
+        if not load.chunks:
+            return self._decoding(load.decoding, load.contexts / load.decoding)
+        count = len(load.chunks)
+        tokens = sum(new for new, _ in load.chunks)
+        pairs = sum(Chunk(new, cached).pairs for new, cached in load.chunks)
+        each = tokens / count
+        cached = max(0.0, (pairs - tokens * (each + 1) / 2) / tokens)
+        context = load.contexts / load.decoding if load.decoding else 0.0
+        beside = (round(near(load.decoding)),) * 1 if load.decoding else ()
+        decode = (round(near(context)),) * beside[0] if beside else ()
+        return _between(tokens, lambda total: self._chunks(count, total, round(near(cached)), decode))
+
+    def _chunks(self, count: int, tokens: int, cached: int, decode: tuple[int, ...]) -> Figures:
+        """*tokens* tokens in *count* nearly equal chunks."""
+        whole, more = divmod(max(tokens, count), count)
+        chunks = tuple(Chunk(whole + (number < more), cached) for number in range(count))
+        return self._exact(Iteration(chunks, decode))
+
+    def _decoding(self, sequences: int, context: float) -> Figures:
+        def of_sequences(count: int) -> Figures:
+            return _between(context, lambda length: self._exact(Iteration((), (length,) * count)))
+
+        return _between(sequences, of_sequences)
+
+    def _exact(self, iteration: Iteration) -> Figures:
+        known = self._known.get(iteration)
+        if known is None:
+            price = self._price(iteration)
+            parts = [getattr(price.parts, name) for name in PARTS]
+            grades = [price.grades.get(grade, 0.0) for grade in GRADES]
+            known = self._known[iteration] = np.array([*parts, price.interval_s, *grades])
+        return known
+
+
+def _mean(loads: Sequence[Load]) -> Load:
+    """What every rank would bring if all brought alike much; contexts do not matter to experts."""
+    new = sum(tokens for load in loads for tokens, _ in load.chunks)
+    decoding = max(1, round(sum(load.decoding for load in loads) / len(loads)))
+    chunks = ((max(1, round(new / len(loads))), 0),) if new else ()
+    return Load(chunks, decoding, float(decoding))
+
+
+def _between(value: float, at: Callable[[int], Figures]) -> Figures:
+    """The figures at *value*, from those *at* the two points of the grid around it."""
+    low, high = around(value)
+    if low == high:
+        return at(low)
+    share = (value - low) / (high - low)
+    return (1 - share) * at(low) + share * at(high)
+
+
+def around(value: float) -> tuple[int, int]:
+    """The points of the grid that *value* lies between: equal ones if it is one."""
+    if value <= EXACT:
+        return max(1, floor(value)), max(1, -floor(-value))
+    step = floor(log2(value) * POINTS + 1e-9)
+    low, high = round(2 ** (step / POINTS)), round(2 ** ((step + 1) / POINTS))
+    return (low, low) if value == low else (low, high)
+
+
+def near(value: float) -> int:
+    """The nearest point of the grid; 0 is one."""
+    if value < 0.5:
+        return 0
+    low, high = around(value)
+    return low if value - low <= high - value else high

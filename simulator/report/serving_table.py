@@ -1,0 +1,111 @@
+"""What `rackcast run` shows of a serving loop: latencies, throughput, what limits it, where time and memory go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from simulator.report.tables import memory_tables, new_table, percent, plain_number, provenance, titled
+from simulator.units import human_bytes, human_time
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+PARTS = {
+    "attention_s": ("attention and caches", "#009E73"),
+    "dense_s": ("products", "#0072B2"),
+    "experts_s": ("experts", "#56B4E9"),
+    "exchange_s": ("expert exchanges", "#D55E00"),
+    "tensor_parallel_s": ("tensor-parallel collectives", "#E69F00"),
+    "pipeline_s": ("pipeline hand-overs", "#882255"),
+    "small_kernels_s": ("small kernels", "#CC79A7"),
+    "head_s": ("embedding, output layer, choice", "#5D4037"),
+    "launch_bound_s": ("waiting for launches", "#9AA0A6"),
+    "pipeline_wait_s": ("waiting for other stages", "#7D8B96"),
+    "idle_s": ("idle", "#D5D9DC"),
+}
+"""Words and colour of each part of an engine's time."""
+
+
+def serving_table(summary: Mapping[str, Any]) -> Group:
+    """What to show of *summary*, the object of `run --json`."""
+    from rich.console import Group
+
+    head = titled(summary["scenario"], summary["verdict"])
+    memory = {"hbm": summary["memory"]["hbm"]}
+    if "duration_s" not in summary:
+        return Group(head, f"[bold]{_short(memory['hbm'])}[/bold]", *memory_tables(memory))
+    told = f"[bold]{answer(summary)}[/bold]"
+    return Group(head, told, "", _facts(summary), "", _times(summary), *memory_tables(memory))
+
+
+def answer(summary: Mapping[str, Any]) -> str:
+    """The result in a sentence."""
+    each = plain_number(summary["output_tokens_per_s_per_accelerator"])
+    told = []
+    if summary["ttft_s"]:
+        told.append(f"first token after {human_time(summary['ttft_s']['p50'])}")
+    if summary["tpot_s"]:
+        told.append(f"a token every {human_time(summary['tpot_s']['p50'])}")
+    if summary["tpot_s"] is None:
+        each = plain_number(summary["prompt_tokens_per_s_per_accelerator"])
+    said = ", then ".join(told)
+    return f"{said[0].upper()}{said[1:]}; {each} tokens/s an accelerator"
+
+
+def _short(held: Mapping[str, Any]) -> str:
+    peak, usable = human_bytes(held["peak_bytes"]), human_bytes(held["usable_bytes"])
+    return f"The longest request makes it {peak}, and serving.memory_utilization leaves {usable}"
+
+
+def _facts(summary: Mapping[str, Any]) -> Table:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    asked, cost, cache = summary["requests"], summary["cost"], summary["memory"]["hbm"]["cache"]
+    for words, key in (("first token", "ttft_s"), ("further tokens", "tpot_s"), ("whole request", "latency_s")):
+        if spread := summary[key]:
+            told = ", ".join(f"{name} {human_time(spread[name])}" for name in ("p50", "p90", "p99"))
+            grid.add_row(words, told)
+    grid.add_row("answers", _rate(summary, "output"))
+    if summary["prompt_tokens_per_s"]:
+        grid.add_row("prompts", _rate(summary, "prompt"))
+    grid.add_row("limited by", f"{summary['limited_by']}; {_limits(summary['limits'])}")
+    sent_back = f", {asked['preemptions']:,} sent back for want of room" if asked["preemptions"] else ""
+    found = f", {percent(asked['cached_share'])} of prompts in the cache" if asked["cached_share"] else ""
+    grid.add_row("requests", f"{asked['of']:,} in {human_time(summary['duration_s'])}{found}{sent_back}")
+    if cache["mean_sequences"] is not None:
+        room = f"{human_bytes(cache['room_bytes'])}: {cache['mean_sequences']:,.4g} of the mean length"
+        grid.add_row("room for caches", room)
+    if prefill := summary.get("prefill"):
+        grid.add_row("prefill", f"{prefill['accelerators']} accelerators, busy {percent(prefill['busy_share'])}")
+    if cost["usd_per_1m_output_tokens"] is not None:
+        grid.add_row("cost", f"{cost['usd_per_1m_output_tokens']:,.3g} USD per 1 M tokens of answers")
+    grid.add_row("based on", provenance(summary["provenance"]))
+    return grid
+
+
+def _rate(summary: Mapping[str, Any], kind: str) -> str:
+    whole, each = summary[f"{kind}_tokens_per_s"], summary[f"{kind}_tokens_per_s_per_accelerator"]
+    return f"{plain_number(whole)} tokens/s, {plain_number(each)} per accelerator"
+
+
+def _limits(shares: Mapping[str, float]) -> str:
+    told = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{kind} {percent(share)}" for kind, share in told if share >= 0.01)
+
+
+def _times(summary: Mapping[str, Any]) -> Table:
+    from rich.bar import Bar
+
+    whole = sum(summary["time"].values())
+    found = new_table("where an engine's time goes", "time", "share", bar=True)
+    for key, seconds in sorted(summary["time"].items(), key=lambda item: -item[1]):
+        if seconds > 0.0005 * whole:
+            words, colour = PARTS[key]
+            bar = Bar(whole, 0, seconds, color=colour)
+            found.add_row(words, human_time(seconds), percent(seconds / whole), bar)
+    return found

@@ -1,0 +1,167 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.documents import InvalidDocument
+from simulator.forecast.reading import open_any_scenario, placing
+from simulator.forecast.scenario_serving import ServingScenario
+from simulator.forecast.serving.fitting import fit_serving
+from simulator.forecast.serving.forecast import serve
+
+DENSE = """\
+name: dense
+model: llama-3.1-8b
+cluster: {node: hgx-h200, fabric: single-node, accelerators: 1}
+serving:
+  requests: {prompt_tokens: 900, output_tokens: 60, concurrency: 8, count: 24}
+"""
+MIXTURE = """\
+name: mixture
+model: qwen3-30b-a3b
+cluster: {node: hgx-h200, fabric: rail-fat-tree-400g, accelerators: 8}
+parallel: {dp_replicate: 4, tp: 2, ep: 8}
+serving:
+  requests: {prompt_tokens: 900, output_tokens: 60, concurrency: 64, count: 128}
+"""
+
+
+def _read(tmp_path: Path, text: str, *changes: str) -> tuple[ServingScenario, Any]:
+    path = tmp_path / "served.yaml"
+    path.write_text(text)
+    document, _ = open_any_scenario(str(path), changes)
+    assert isinstance(document.content, ServingScenario)
+    return document.content, document
+
+
+def _summary(tmp_path: Path, text: str, *changes: str) -> dict[str, Any]:
+    scenario, document = _read(tmp_path, text, *changes)
+    with placing(document):
+        return serve(scenario, tmp_path).summary
+
+
+def test_what_is_asked_for_is_delivered(tmp_path: Path) -> None:
+    found = _summary(tmp_path, DENSE)
+    assert found["requests"]["simulated"] == found["requests"]["of"] == 24
+    assert found["output_tokens_per_s"] * found["duration_s"] == pytest.approx(24 * 60)
+    assert found["prompt_tokens_per_s"] * found["duration_s"] == pytest.approx(24 * 900)
+
+
+def test_parts_of_the_time_add_up_to_the_loop(tmp_path: Path) -> None:
+    found = _summary(tmp_path, MIXTURE)
+    assert sum(found["time"].values()) == pytest.approx(found["duration_s"], rel=1e-6)
+    assert sum(found["limits"].values()) == pytest.approx(1.0)
+    assert sum(found["provenance"].values()) == pytest.approx(1.0)
+    assert found["limited_by"]
+
+
+def test_a_request_takes_its_first_token_and_all_further_ones(tmp_path: Path) -> None:
+    found = _summary(tmp_path, DENSE, "serving.requests.concurrency=1", "serving.requests.count=1")
+    whole = found["ttft_s"]["mean"] + 59 * found["tpot_s"]["mean"]
+    assert found["latency_s"]["mean"] == found["duration_s"] == pytest.approx(whole)
+
+
+def test_the_same_scenario_gives_the_same_forecast(tmp_path: Path) -> None:
+    one, other = (_summary(tmp_path, MIXTURE, "serving.requests.least_share=0.5") for _ in range(2))
+    del one["engine"]["wall_s"], other["engine"]["wall_s"]
+    assert json.dumps(one) == json.dumps(other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "serving.weights=fp8",
+        "serving.experts=fp8",
+        "serving.kv_cache=fp8",
+        "serving.block_tokens=256",
+        "serving.requests.prompt_tokens=1000",
+        "serving.requests.output_tokens=70",
+        "serving.requests.least_share=0.7",
+        "serving.requests.concurrency=32",
+        "serving.requests.count=100",
+        "serving.requests.cached_share=0.5",
+        "serving.requests.prefilled=true",
+        "serving.max_sequences=8",
+        "serving.max_batch_tokens=1024",
+        "serving.batching=prefill_first",
+        "serving.memory_utilization=0.8",
+        "serving.cuda_graphs=false",
+        "serving.exchange=all_to_all",
+        "serving.prefill_exchange=all_to_all",
+        "serving.two_batch_overlap=true",
+        "serving.prefill={accelerators: 8, parallel: {dp_replicate: 4, tp: 2, ep: 8}} cluster.accelerators=16",
+        "parallel={dp_replicate: 8, ep: 8}",
+        "routing.synthetic.sigma=1",
+        "cluster.degraded={links: {scale_up: 0.5}}",
+    ],
+)
+def test_every_field_changes_the_forecast(tmp_path: Path, change: str) -> None:
+    usual, other = _summary(tmp_path, MIXTURE), _summary(tmp_path, MIXTURE, *_several(change))
+    for summary in (usual, other):
+        del summary["engine"]
+    assert usual != other
+
+
+def _several(change: str) -> list[str]:
+    first, _, second = change.partition(" cluster.")
+    return [first, f"cluster.{second}"] if second else [first]
+
+
+def test_prefill_apart_hands_caches_over(tmp_path: Path) -> None:
+    apart = "serving.prefill={accelerators: 8, parallel: {dp_replicate: 4, tp: 2, ep: 8}}"
+    found = _summary(tmp_path, MIXTURE, apart, "cluster.accelerators=16")
+    # 48 layers, of whose 4 key-value heads of 128 each of 2 ranks has 2: 128 prompts of 900 tokens.
+    assert found["prefill"]["handed_over_bytes"] == 128 * 900 * 48 * 2 * 2 * 128 * 2
+    assert found["iteration_s"].keys() == {"decode"}
+    assert found["requests"]["of"] == 128
+
+
+def test_ranks_beyond_those_simulated_are_like_them(tmp_path: Path) -> None:
+    text = MIXTURE.replace("accelerators: 8", "accelerators: 16").replace(
+        "dp_replicate: 4, tp: 2, ep: 8", "dp_replicate: 16, ep: 16"
+    )
+    found = _summary(tmp_path, text)
+    assert found["engine"]["ranks"] == 8
+    assert found["requests"] | {"of": 128, "simulated": 64} == found["requests"]
+
+
+def test_a_request_without_room_does_not_fit_and_smaller_formats_are_suggested(tmp_path: Path) -> None:
+    text = DENSE.replace("llama-3.1-8b", "llama-3.1-70b")
+    scenario, _ = _read(tmp_path, text)
+    found = fit_serving(scenario, tmp_path)
+    assert (found["fits"], found["verdict"]) == (False, "does not fit")
+    changes = [suggestion["change"] for suggestion in found["suggestions"]]
+    assert "serving.weights=fp8" in changes
+    assert "parallel.tp=2 cluster.accelerators=2" in changes
+    assert "duration_s" not in serve(scenario, tmp_path).summary
+
+
+def test_sequences_that_wait_for_room_make_it_tight(tmp_path: Path) -> None:
+    # Weights and the rest take 17.8 GB: 0.12 of 150.8 GB leave room for some 2,600 tokens of 131 kB.
+    found = _summary(tmp_path, DENSE, "serving.memory_utilization=0.12")
+    assert found["verdict"] == "tight"
+    assert found["requests"]["waited_for_room"] > 0
+
+
+def test_a_request_beyond_the_models_positions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDocument, match="found one of 200,060 tokens, the model takes at most 131,072"):
+        _summary(tmp_path, DENSE, "serving.requests.prompt_tokens=200000")
+
+
+def test_what_does_not_go_together_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDocument) as refused:
+        _summary(tmp_path, DENSE, "serving.experts=fp8", "serving.two_batch_overlap=true", "routing.synthetic.sigma=1")
+    assert sorted(problem.where for problem in refused.value.problems) == [
+        "routing.synthetic",
+        "serving.experts",
+        "serving.two_batch_overlap",
+    ]
+
+
+def test_a_pipeline_serves_a_batch_for_each_stage(tmp_path: Path) -> None:
+    split = ("cluster.accelerators=2", "parallel.pp=2")
+    found = _summary(tmp_path, DENSE, *split)
+    assert found["time"]["pipeline_s"] > 0
+    assert found["requests"]["of"] == 24
+    assert found["requests"]["simulated"] == 12
