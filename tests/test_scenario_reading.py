@@ -6,8 +6,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from simulator.documents import InvalidDocument
-from simulator.forecast.reading import read_scenario
+from simulator.forecast.reading import open_any_scenario, read_scenario
 from simulator.forecast.scenario import Scenario
+from simulator.forecast.scenario_serving import ServingScenario
 from simulator.shipped import shipped
 
 SHIPPED = sorted(path.stem for path in shipped("scenarios").glob("*.yaml"))
@@ -23,7 +24,8 @@ def problems(name: str, *overrides: str) -> list[str]:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_scenario_reads_and_names_what_is_shipped(name: str) -> None:
-    scenario, folder = read_scenario(name)
+    document, folder = open_any_scenario(name)
+    scenario = document.content
     assert scenario.name == name
     assert folder == shipped("scenarios")
     assert shipped("scenarios", "models", f"{scenario.model}.json").is_file()
@@ -36,7 +38,8 @@ def test_a_shipped_scenario_reads_and_names_what_is_shipped(name: str) -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_scenario_passes_the_json_schema(name: str) -> None:
     document = YAML(typ="safe", pure=True).load(shipped("scenarios", f"{name}.yaml"))
-    jsonschema.Draft202012Validator(Scenario.model_json_schema()).validate(json.loads(json.dumps(document)))
+    model = ServingScenario if "serving" in document else Scenario
+    jsonschema.Draft202012Validator(model.model_json_schema()).validate(json.loads(json.dumps(document)))
 
 
 @pytest.mark.parametrize("name", SHIPPED)

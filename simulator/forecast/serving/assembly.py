@@ -63,18 +63,18 @@ def _pool(
     tokens = prefill.max_batch_tokens if prefill else serving.max_batch_tokens
     mesh = _mesh(split)
     deployment = Deployment(
-        architecture,
-        cluster,
-        mesh,
-        Formats(FORMATS[serving.weights], FORMATS[serving.experts or serving.weights], serving.kv_cache),
-        tokens,
-        serving.max_sequences,
-        serving.cuda_graphs,
-        serving.prefill_exchange,
-        serving.exchange,
-        serving.two_batch_overlap,
-        _popularity(scenario, architecture, folder, mesh, cluster.node.accelerators),
-        scenario.routing.policy is None,
+        architecture=architecture,
+        cluster=cluster,
+        mesh=mesh,
+        formats=Formats(FORMATS[serving.weights], FORMATS[serving.experts or serving.weights], serving.kv_cache),
+        most_tokens=tokens,
+        most_sequences=serving.max_sequences,
+        cuda_graphs=serving.cuda_graphs,
+        prefill_exchange=serving.prefill_exchange,
+        decode_exchange=serving.exchange,
+        two_batch_overlap=serving.two_batch_overlap,
+        popularity=_popularity(scenario, architecture, folder, mesh, cluster.node.accelerators),
+        in_order=scenario.routing.policy is None,
     )
     memories = [rank_memory(deployment, stage) for stage in range(mesh.pp)]
     usable = cluster.accelerator.hbm_capacity_bytes * serving.memory_utilization

@@ -1,11 +1,11 @@
 """Prices of iterations, from few exact ones.
 
-Prompts of an iteration count as equal chunks with as many tokens and as many query-key pairs in all, decoding sequences
-as equally long ones. Numbers of tokens, of sequences and mean contexts lie on a geometric grid; between its points
-prices are interpolated linearly, chunks' contexts and, beside prompts, decoding sequences are rounded to it. A price is
-linear in contexts where layers attend to all of them, and so exact; where a window or a choice of keys bounds what is
-read it is off near the bound, and where matmuls' tiles fill it is off between two points. The error is bounded by the
-grid, and tested.
+Decoding sequences are padded to the next size that was captured, as engines do with CUDA graphs (vLLM's
+`cudagraph_capture_sizes`), and count as equally long. Prompts count as equal chunks with as many tokens and as many
+query-key pairs in all. Numbers of tokens and mean contexts lie on a geometric grid, between whose points prices are
+interpolated linearly; chunks' contexts and, beside prompts, decoding sequences are rounded to it. A price is linear in
+contexts where layers attend to all of them, and so exact; where a window or a choice of keys bounds what is read it is
+off near the bound, and where matmuls' tiles fill it is off between two numbers of tokens. Tests bound the error.
 
 Ranks in step: what each does by itself lasts as long as on the slowest; experts and their exchange take what they do
 when each rank brings the mean.
@@ -79,7 +79,7 @@ class IterationPrices:
     def of(self, load: Load) -> Figures:
         """Figures of an iteration of one rank, others alike."""
         if not load.chunks:
-            return self._decoding(load.decoding, load.contexts / load.decoding)
+            return self._decoding(captured(load.decoding), load.contexts)
         count = len(load.chunks)
         tokens = sum(new for new, _ in load.chunks)
         pairs = sum(Chunk(new, cached).pairs for new, cached in load.chunks)
@@ -96,11 +96,11 @@ class IterationPrices:
         chunks = tuple(Chunk(whole + (number < more), cached) for number in range(count))
         return self._exact(Iteration(chunks, decode))
 
-    def _decoding(self, sequences: int, context: float) -> Figures:
-        def of_sequences(count: int) -> Figures:
-            return _between(context, lambda length: self._exact(Iteration((), (length,) * count)))
+    def _decoding(self, sequences: int, contexts: float) -> Figures:
+        def of_length(length: int) -> Figures:
+            return self._exact(Iteration((), (length,) * sequences))
 
-        return _between(sequences, of_sequences)
+        return _between(max(1.0, contexts / sequences), of_length)
 
     def _exact(self, iteration: Iteration) -> Figures:
         known = self._known.get(iteration)
@@ -127,6 +127,14 @@ def _between(value: float, at: Callable[[int], Figures]) -> Figures:
         return at(low)
     share = (value - low) / (high - low)
     return (1 - share) * at(low) + share * at(high)
+
+
+def captured(sequences: int) -> int:
+    """The size of the graph that so many sequences are replayed with: 1, 2, 4, every eighth, from 256 every 16th."""
+    if sequences <= 4:
+        return 1 if sequences == 1 else 2 * -(-sequences // 2)
+    step = 8 if sequences <= 256 else 16
+    return step * -(-sequences // step)
 
 
 def around(value: float) -> tuple[int, int]:
