@@ -54,6 +54,57 @@ def test_the_router_is_a_chain_of_some_thirty_kernels_over_tokens_and_experts() 
     assert seconds(route.backward, backward=True) == pytest.approx(39e-6, rel=0.15)
 
 
+SIGMOID = replace(MOONLIGHT, router_bias=True)
+GROUPED = replace(V3, router_bias=True, groups=8, best_groups=4)
+
+
+def test_sigmoids_over_their_sum_and_groups_take_more_kernels() -> None:
+    """Counted by tests/validation/count_router_kernels.py: 9 more forward and 13 backward, and 9 more for groups."""
+    plain, sigmoid, grouped = (one(experts(part, 2048), "route") for part in (MOONLIGHT, SIGMOID, GROUPED))
+    assert launches(sigmoid.forward) - launches(plain.forward) == 9
+    assert launches(sigmoid.backward) - launches(plain.backward) == 13
+    assert launches(grouped.forward) - launches(sigmoid.forward) == 9
+    assert launches(grouped.backward) == launches(sigmoid.backward)
+
+
+def test_a_fused_router_leaves_a_dozen_kernels() -> None:
+    """Counted with them in place: 9 forward and 10 backward, with the dispatcher's three, and two for the bias."""
+    fused = replace(STACK, fused_router=True)
+    for part, counts in ((MOONLIGHT, 0), (SIGMOID, 2)):
+        route = one(experts(part, 2048, fused), "route")
+        assert launches(route.forward) == 9 + 3 + counts
+        assert launches(route.backward) == 10
+
+
+def test_counts_are_summed_and_copied_to_the_host_before_they_are_told() -> None:
+    names = [operator.name for operator in experts(V3, 7168)]
+    assert names[names.index("route") + 1] == "count_rows"
+    assert launches(one(experts(V3, 7168), "count_rows").forward) == 3 + 4
+    assert "count_rows" not in {operator.name for operator in experts(V3, 7168, PADDED)}
+
+
+def test_a_token_that_goes_to_a_rank_once_becomes_rows_there() -> None:
+    operators = experts(V3, 7168, replace(STACK, sent_once=True))
+    names = [operator.name for operator in operators]
+    behind = ["preprocess", "dispatch", "sort_by_expert", "experts_fc1", "experts_activation", "experts_fc2"]
+    assert (
+        names[names.index("route") + 1 :]
+        == [*behind, "sort_by_source", "combine", "feed_forward_add"][: len(names) - names.index("route") - 1]
+    )
+    # Beside a token of 7,168 travel the weights of its eight experts in fp32 and their numbers in int64.
+    assert one(operators, "dispatch").payload_bytes == 2 * 7168 + 8 * (4 + 8)
+    assert one(operators, "combine").payload_bytes == 2 * 7168
+    # What comes home is the sum of a token's eight rows.
+    assert one(operators, "combine").output_bytes == 2 * 7168 / 8
+    # A choice out of the table and the number of tokens for each rank; then a table, two passes, a sort and the rows.
+    assert [launches(one(operators, name).forward) for name in behind[:3]] == [2, 0, 5]
+    assert launches(one(operators, "sort_by_source").forward) == 1
+
+
+def test_padded_rows_go_each_by_itself() -> None:
+    assert "permute" in {operator.name for operator in experts(V3, 7168, replace(PADDED, sent_once=True))}
+
+
 def test_choosing_the_tokens_of_each_expert_takes_more() -> None:
     """Measured with groups of experts, whose choice is not in the model: 378 us and 54 us."""
     route = one(experts(V3, 7168, PADDED), "route")

@@ -15,7 +15,7 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.exchange_parts import exchange_part_problems
 from simulator.forecast.exchanging import exchange_problems, too_many_tokens
 from simulator.forecast.expert_routing import ExpertRouting
-from simulator.forecast.float8 import float8, float8_problems
+from simulator.forecast.float8 import float8, float8_problems, transformer_engine_problems
 from simulator.forecast.image_batches import ImageBatches, image_problems
 from simulator.forecast.memory_nodes import memory_node_problems
 from simulator.forecast.offloading import node_problems, offload_of, offload_problems
@@ -44,6 +44,7 @@ from simulator.parallel.mesh import Mesh
 from simulator.parallel.placement import members_within
 from simulator.program.batch import BatchWay
 from simulator.program.buckets import Buckets
+from simulator.program.exchanges import exchanges
 from simulator.program.job import Job
 from simulator.program.micro_batch import MicroBatch
 from simulator.program.optimizer import Optimizer
@@ -77,6 +78,8 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         *_transfer_problems(scenario, architecture, cluster),
         *graph_problems(scenario, architecture, cluster.accelerator),
         *_accumulation_problems(scenario, architecture),
+        *_router_problems(scenario, architecture),
+        *transformer_engine_problems(scenario.training),
         *float8_problems(scenario, architecture, cluster.accelerator),
         *node_problems(
             offload_of(scenario.training), cluster.node, min(cluster.accelerators, cluster.node.accelerators)
@@ -111,6 +114,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         distributed_optimizer=_distributed_optimizer(training),
         batch=_batch(training),
         reduce_bytes=_reduce_bytes(training),
+        megatron_fsdp=training.zero == 3 and training.fsdp.implementation == "megatron",
         reshard_after_forward=bool(training.fsdp.reshard_after_forward),
         made_whole=training.fsdp.made == "whole",
         prefetch=training.fsdp.prefetch,
@@ -134,6 +138,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
 
 def _workload(scenario: Scenario) -> Workload:
     split, training = scenario.parallel, scenario.training
+    eight_bit_rows = training.float8 is not None and training.float8.dispatch
     return Workload(
         sequence_lengths(training),
         execution=training.execution,
@@ -147,7 +152,14 @@ def _workload(scenario: Scenario) -> Workload:
         cp=split.cp,
         context=training.context_parallel,
         etp=split.etp,
-        megatron=training.zero == 1 and training.execution == "fused",
+        megatron=training.megatron_stack,
+        # Megatron-LM's dispatcher sends no rows in fp8: a stack that does is another.
+        sent_once=training.megatron_stack
+        and split.ep > 1
+        and exchanges()[training.exchange].once
+        and not eight_bit_rows,
+        fused_router=training.router_fusion,
+        fused_experts=training.grouped_gemm == "fused",
         loss_chunk_tokens=(training.loss if isinstance(training.loss, ChunkedLoss) else ChunkedLoss()).chunk_tokens,
     )
 
@@ -163,6 +175,16 @@ def _accumulation_problems(scenario: Scenario, architecture: Architecture) -> It
             "training.megatron.gradient_accumulation_fusion: tensors of experts' gradients beside the buffer are not "
             "simulated; allowed with experts: true"
         )
+
+
+def _router_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    if not scenario.training.router_fusion:
+        return
+    where = "training.router_fusion: found true"
+    if not scenario.training.megatron_stack:
+        yield f"{where}, but layers are not Megatron-LM's; allowed: execution fused with zero 1, or Megatron-FSDP"
+    if next(iter(architecture.moe_layers()), None) is None:
+        yield f"{where}, but {architecture.model_type} has no routed experts; leave it out"
 
 
 def micro_batches(scenario: Scenario) -> int:

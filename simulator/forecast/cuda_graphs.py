@@ -9,6 +9,8 @@ from simulator.forecast.scenario import Scenario
 from simulator.forecast.scenario_memory import Swap
 from simulator.hardware.accelerator import Accelerator
 from simulator.model.architecture import Architecture
+from simulator.program.exchanges import exchanges
+from simulator.program.job import FULL_ITERATION
 
 _WHERE = "training.cuda_graphs"
 _NOT_BESIDE = {"core_attn": "attn", "moe": "moe_router", "shared_experts": "moe_router"}
@@ -29,12 +31,32 @@ def graph_problems(scenario: Scenario, architecture: Architecture, accelerator: 
             f"{_WHERE}: found with zero {training.zero}, but a graph reads parameters where they lay when it was "
             "captured; allowed: zero 1 or 2"
         )
+    yield from _iteration_problems(scenario, architecture)
     if "moe_preprocess" in asked and "moe_router" not in asked:
         yield f"{_WHERE}: found moe_preprocess without moe_router, which comes before it; allowed: both"
     if training.overlap_tensor_parallel:
         yield f"{_WHERE}: found with overlap_tensor_parallel, which is not known within graphs; leave one out"
     yield from _part_problems(scenario, architecture)
     yield from _memory_problems(scenario)
+
+
+def _iteration_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
+    """What keeps all passes from being one graph: what else is captured, and shapes that the host has to know."""
+    asked, training = scenario.training.cuda_graphs, scenario.training
+    if FULL_ITERATION not in asked:
+        return
+    where = f"{_WHERE}: found {FULL_ITERATION}"
+    if len(asked) > 1:
+        yield f"{where} with parts of layers, which it holds; leave them out"
+    if training.images is not None or training.sequences is not None:
+        yield f"{where} with images or sequences that differ, but a graph's shapes never change; leave one out"
+    if next(iter(architecture.moe_layers()), None) is None:
+        return
+    if scenario.parallel.ep > 1 and not exchanges()[training.exchange].once:
+        ways = ", ".join(name for name, way in exchanges().items() if way.once)
+        yield f"{where} with exchange {training.exchange}, whose host reads numbers of rows; allowed: {ways}"
+    if training.grouped_gemm not in ("grouped", "fused"):
+        yield f"{where} with experts' matmuls launched one by one for their rows; add grouped_gemm: grouped, or fused"
 
 
 def _part_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:

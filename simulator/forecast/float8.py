@@ -51,6 +51,7 @@ def float8(scenario: Scenario) -> Float8 | None:
         gathered=asked.all_gather,
         keeps_cast_input=fused and training.lora is None,
         originals=(recompute_of(training).discarded if fused else frozenset()) | (stored & {ATTENTION_OUTPUT}),
+        scales=(asked.scales or "together") if fused and asked.recipe == "mxfp8" else None,
         stored=stored,
     )
 
@@ -92,6 +93,22 @@ def float8_problems(scenario: Scenario, architecture: Architecture, accelerator:
         yield f"{where}.all_gather: found true, but zero: {zero} gathers no weights to use; allowed: zero 1 or 3"
     if asked.all_gather and training.zero == 1 and training.execution != "fused":
         yield f"{where}.all_gather: with zero: 1 it is Megatron-LM's; allowed: execution fused"
+
+
+def transformer_engine_problems(training: Training) -> Iterator[str]:
+    """What is asked for of Transformer Engine's MXFP8 where there is none."""
+    asked = training.float8
+    known = asked is not None and asked.recipe == "mxfp8" and training.execution == "fused"
+    if asked is not None and asked.scales and not known:
+        yield (
+            f"training.float8.scales: found recipe {asked.recipe} and execution {training.execution}, whose scales "
+            "are in no other order; allowed: mxfp8 and fused"
+        )
+    if training.grouped_gemm == "fused" and not (known and asked and asked.experts and training.megatron_stack):
+        yield (
+            "training.grouped_gemm: found fused, which is Transformer Engine's for experts in mxfp8; allowed: "
+            "grouped, per_expert, or float8 {recipe: mxfp8, experts: true} with Megatron-LM's layers"
+        )
 
 
 def _expert_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:

@@ -135,7 +135,15 @@ class Optimizer(Section):
 
 
 class Fsdp(Section):
-    """FSDP2 (fully_shard) settings; its own defaults."""
+    """FSDP2 (fully_shard) settings; its own defaults. Or those of Megatron-FSDP."""
+
+    implementation: Literal["fsdp2", "megatron"] = Field(
+        "fsdp2",
+        description=(
+            "fsdp2: PyTorch's; megatron: Megatron-FSDP (optim_grads_params) with Transformer Engine's layers, whose "
+            "parameters are views of what is gathered and whose gradients are made where they are reduced from."
+        ),
+    )
 
     reshard_after_forward: StrictBool | Annotated[int, Field(ge=2, le=10_000_000)] = Field(
         True,
@@ -177,6 +185,14 @@ class Float8(Section):
     dense: bool = Field(True, description="Linear layers outside the routed experts in fp8; routers are not.")
     experts: bool = Field(False, description="Grouped matmuls of routed experts in fp8.")
     all_gather: bool = Field(False, description="Parameters of linear layers are gathered in fp8: half the bytes.")
+    scales: Literal["one_by_one", "together", "as_cast"] | None = Field(
+        None,
+        description=(
+            "How mxfp8's scales come to the order of tensor cores in Transformer Engine. one_by_one: a kernel for each "
+            "operand of each matmul, and zeros before (until 2.6); together (absent): a kernel for all experts; "
+            "as_cast: casts write them so (2026)."
+        ),
+    )
     dispatch: bool = Field(False, description="Rows travel to experts in fp8, gradients of their results, too.")
     stored: tuple[Literal["moe_act", "core_attn"], ...] = Field(
         (),
@@ -405,22 +421,37 @@ class Training(Section):
     sequence_parallel: bool = Field(
         True, description="With tp: norms and residuals on a share of the tokens; False: on all, with all-reduces."
     )
-    grouped_gemm: Literal["grouped", "per_expert"] | None = Field(
+    grouped_gemm: Literal["grouped", "per_expert", "fused"] | None = Field(
         None,
         description=(
-            "Matmuls of a rank's experts. grouped: one kernel; per_expert: one each, launched in a library's loop. "
+            "Matmuls of a rank's experts. grouped: one kernel; per_expert: one each, launched in a library's loop; "
+            "fused: one kernel with the activation and the casts behind it (Transformer Engine's grouped MLP, mxfp8). "
             "Absent: per_expert with fused execution under zero 1 (Transformer Engine), grouped elsewhere."
         ),
     )
-    cuda_graphs: tuple[Literal["attn", "mlp", "moe_router", "moe_preprocess"], ...] = Field(
+    router_fusion: bool = Field(
+        False,
+        description=(
+            "Choice of experts and balancing loss in Transformer Engine's kernels (Megatron-LM's moe_router_fusion), "
+            "with fused execution under zero 1."
+        ),
+    )
+    cuda_graphs: tuple[Literal["attn", "mlp", "moe_router", "moe_preprocess", "full_iteration"], ...] = Field(
         (),
         description=(
             "Parts of each layer that are captured and replayed in one launch (Megatron-LM's cuda_graph_scope). attn: "
             "the mixer and its norm; mlp: that of layers without routed experts; moe_router: norm, choice of experts "
-            "and shared experts; moe_preprocess: rows put in the order of the exchange."
+            "and shared experts; moe_preprocess: rows put in the order of the exchange; full_iteration, alone: all "
+            "passes of a step in one graph, where no host needs to know numbers of rows."
         ),
     )
     dropout: bool = Field(False, description="Dropout in attention, of the embedding and of sub-layers' results.")
+
+    @property
+    def megatron_stack(self) -> bool:
+        """Whether layers are Megatron-LM's on Transformer Engine."""
+        sharded = self.zero == 1 or (self.zero == 3 and self.fsdp.implementation == "megatron")
+        return self.execution == "fused" and sharded
 
 
 class Campaign(Section):

@@ -22,6 +22,7 @@ def sharding_problems(scenario: Scenario) -> Iterator[str]:
     yield from _post_forward(scenario)
     yield from _made_whole(scenario)
     yield from _together(scenario)
+    yield from _megatron_fsdp(scenario)
     if zero in (0, 2) and training.float8 is not None:
         yield f"training.float8: casts of weights are not simulated under zero {zero}; allowed: zero 1 or 3"
     if zero == 0:
@@ -51,6 +52,25 @@ def _megatron(training: Training) -> Iterator[str]:
             "training.megatron.gradient_accumulation_fusion: only matmuls of execution fused add into the buffer; "
             "leave it out"
         )
+
+
+def _megatron_fsdp(scenario: Scenario) -> Iterator[str]:
+    """What is not known of Megatron-FSDP."""
+    training, asked = scenario.training, scenario.training.fsdp
+    if asked.implementation != "megatron":
+        return
+    where = "training.fsdp.implementation: found megatron"
+    if training.zero != 3:
+        yield f"{where}, but zero {training.zero} shards no parameters; allowed: fsdp2, or zero 3"
+    if training.execution != "fused":
+        yield f"{where} with execution {training.execution}; known with fused alone (Transformer Engine)"
+    if scenario.parallel.pp > 1:
+        yield f"{where} with pp({scenario.parallel.pp}); known without pipeline stages alone: pp 1"
+    set_apart = sorted(asked.model_fields_set & {"reshard_after_forward", "made", "micro_batches_per_gather"})
+    for name in set_apart:
+        yield f"training.fsdp.{name}: is FSDP2's, and training.fsdp.implementation is megatron; leave it out"
+    if training.offload.optimizer or training.offload.parameters:
+        yield f"{where} with training.offload, which is not known of it; leave one out"
 
 
 def _post_forward(scenario: Scenario) -> Iterator[str]:

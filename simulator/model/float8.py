@@ -13,6 +13,8 @@ from typing import Literal
 
 from simulator.model.parameter import Parameter
 
+Scales = Literal["one_by_one", "together", "as_cast"]
+"""How MXFP8's scales come to the order in which products read them, see `operators/float8_scales.py`."""
 Recipe = Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
 """Scale a tensor, from the largest values of earlier steps or its own; a scale a row; a scale for 1 x 128 values of an
 activation and 128 x 128 of a weight (DeepSeek-V3); a power of two for 32 values (OCP MX)."""
@@ -52,6 +54,8 @@ class Float8:
     originals: frozenset[str] = frozenset()
     """Inputs kept as they are nevertheless, because recomputation gives them up or others keep them: they are cast
     again backward."""
+    scales: Scales | None = None
+    """None where the stack is not Transformer Engine's or the recipe has no such scales."""
     stored: frozenset[str] = frozenset()
     """Tensors that are kept in fewer bits between the passes."""
 

@@ -57,6 +57,8 @@ class Kernel:
     dtype: str = "bf16"
     fixed_bytes: float = 0.0
     launches: int = 1
+    each: bool = False
+    """Whether it is launched for each expert of the rank where their products are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,12 @@ class Workload:
     """Ranks that split each routed expert's intermediate width."""
     megatron: bool = False
     """Whether the hand-fused stack is Megatron-LM's on Transformer Engine: what runs where stacks differ."""
+    sent_once: bool = False
+    """Whether a token goes once to each rank that holds experts of it, where its rows are made and summed."""
+    fused_experts: bool = False
+    """Whether the products of routed experts make the activation, its gradient and their fp8 copies themselves."""
+    fused_router: bool = False
+    """Whether Megatron-LM's choice of experts and its balancing loss are Transformer Engine's fused kernels."""
     padded_experts: bool = False
     """Whether every expert takes as many rows from every rank, whatever the router chose."""
     overlap: bool = False

@@ -84,18 +84,21 @@ def settings_of(split: Split, training: Training) -> dict[str, Any]:
 
 def _keeps_way(training: Training) -> bool:
     """Whether settings go with the way of sharding that they were said for: what is on the host, and Megatron-LM's."""
-    megatron = "megatron" in training.model_fields_set or gathers_as_megatron(training)
+    sharded = training.fsdp.implementation == "megatron"
+    megatron = "megatron" in training.model_fields_set or gathers_as_megatron(training) or sharded
     return bool(offload_of(training).updated_on_host) or megatron
 
 
 def _stores(splits: Splits, training: Training) -> npt.NDArray[np.bool_]:
     """Which of *splits* keep what *training* stores in fewer bits: full recomputation keeps nothing of it, and what
-    attention returns is known of whole sequences.
+    attention returns is known of whole sequences. Megatron-FSDP is known without pipeline stages.
     """
     stored = training.float8.stored if training.float8 else ()
     kept = np.ones(len(splits), bool)
     if stored:
         kept &= splits["recompute"] != RECOMPUTE.index("full")
+    if training.fsdp.implementation == "megatron":
+        kept &= splits["pp"] == 1
     if "core_attn" in stored:
         kept &= splits["cp"] == 1
     return kept

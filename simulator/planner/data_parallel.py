@@ -1,4 +1,4 @@
-"""What data parallelism adds to a stage at least: copies, gathers and reductions of FSDP2, or ZeRO-1 at the end."""
+"""What data parallelism adds to a stage at least: FSDP2 (Megatron-FSDP, which copies nothing), or ZeRO-1 at the end."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class DataParallel:
         self._job = job
         self._weights = LayerWeights(job)
         costs = Costs(job.cluster.accelerator, job.workload.execution)
-        self._copy_s, self._cat_s = (_per_byte(costs, kind) for kind in ("split_copy", "chunk_cat"))
+        copies = () if job.megatron_fsdp else ("split_copy", "chunk_cat")
+        self._copy_s, self._cat_s = [_per_byte(costs, kind) for kind in copies] or (0.0, 0.0)
         optimizer = job.optimizer
         update_bytes = 3 * optimizer.stored_bytes + 2 * least_moment_bytes(optimizer)
         self._update_s = update_bytes * min(_per_byte(costs, "optimizer", dtype) for dtype in ("fp32", "bf16"))

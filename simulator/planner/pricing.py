@@ -28,6 +28,7 @@ from simulator.program.network import Network
 from simulator.program.step import Pricer, Step
 
 _RECOMPUTE = (NOTHING, WHOLE)
+_BY_DISPATCHER = ("count_rows", "permute", "dispatch_weights", "sort_by_expert", "sort_by_source", "unpermute")
 
 
 class Pricing:
@@ -72,7 +73,12 @@ class Pricing:
         return Pricer(self._costs, network, tokens=workload.tokens, all_trained=trained)
 
     def plan(self, parts: Iterable[Iterable[Operator]], recompute: Recompute, *, exchanges: bool) -> LayerPlan:
-        """The plan of a layer, whose checkpoint stops early: one that runs on takes longer."""
+        """The plan of a layer, whose checkpoint stops early: one that runs on takes longer.
+
+        Of Megatron-LM's dispatchers, which differ by the way of exchange, what moves rows on a card is left out.
+        """
+        if self.job.workload.megatron:
+            parts = [[operator for operator in part if operator.name not in _BY_DISPATCHER] for part in parts]
         compiled = self.job.workload.execution == "compiled"
         return plan_layer(parts, recompute, Stack(stops_early=True, compiled=compiled, exchanges=exchanges))
 

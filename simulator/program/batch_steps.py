@@ -239,7 +239,7 @@ class BatchSteps:
         return steps
 
     def _graphed(self, layer: LayerSteps) -> LayerSteps:
-        if not self._job.cuda_graphs:
+        if not self._job.cuda_graphs or self._job.captured:
             return layer
         graphs = Graphs(self._job.cuda_graphs, self._job.cluster.accelerator, self._costs)
         steps, reruns = graphs.capture(layer.steps, layer.reruns, self.tokens.input_bytes)

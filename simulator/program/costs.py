@@ -46,14 +46,18 @@ class Priced:
 class Costs:
     """Prices operators; remembers what it has priced, since most layers are alike."""
 
-    def __init__(self, accelerator: Accelerator, execution: Execution, *, per_expert: bool = False) -> None:
+    def __init__(
+        self, accelerator: Accelerator, execution: Execution, *, per_expert: bool = False, captured: bool = False
+    ) -> None:
         """*per_expert*: a grouped product is a library's loop over the experts of the rank.
 
         Their kernels share the device on several streams, so that the group's time is priced; the host launches each.
+        *captured*: kernels are those of a CUDA graph.
         """
         self._accelerator = accelerator
         self._execution: Execution = execution
         self._per_expert = per_expert
+        self._kernel_gap_s = accelerator.graph_gap_s if captured else accelerator.kernel_gap_s
         self._known: dict[tuple[Kernel, Direction], tuple[float, str]] = {}
 
     def forward(self, operator: Operator, adapters: tuple[Adapter, ...], tokens: int, rows: Rows | None) -> Priced:
@@ -115,10 +119,11 @@ class Costs:
         return Priced(duration, sum(kernel.launches for kernel in kernels), grade, self._looped(kernels, rows))
 
     def _looped(self, kernels: tuple[Kernel, ...], rows: Rows | None) -> int:
-        """Launches of all experts but the first of each grouped product."""
+        """Launches for all experts but the first, of grouped products and what is launched with each."""
         if not self._per_expert or rows is None:
             return 0
-        return sum(rows.shape[-1] - 1 for kernel in kernels if kernel.kind == "grouped_gemm")
+        looped = sum(kernel.launches for kernel in kernels if kernel.each or kernel.kind == "grouped_gemm")
+        return looped * (int(rows.shape[-1]) - 1)
 
     def _plain(self, kernel: Kernel, direction: Direction) -> tuple[float, str]:
         """Time of *launches* equal kernels that share the work given."""
@@ -160,7 +165,7 @@ class Costs:
 
     def _gap_s(self, kernel: Kernel) -> float:
         """What the device loses before the kernel; a kernel without work is not launched."""
-        return self._accelerator.kernel_gap_s if kernel.flops or kernel.bytes or kernel.fixed_bytes else 0.0
+        return self._kernel_gap_s if kernel.flops or kernel.bytes or kernel.fixed_bytes else 0.0
 
     def _in_known_format(self, kernel: Kernel) -> Kernel:
         """The kernel as a part without fp8 runs it: in bf16, on operands twice as wide."""

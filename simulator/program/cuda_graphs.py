@@ -6,6 +6,11 @@ what runs again within it. To the host either is a copy of what comes in, to whe
 each called like any other module. Between kernels of a graph the device waits less than between two launches. All
 graphs share a pool of memory, which nothing outside them can use.
 
+`full_iteration` captures all passes of a step at once (`FullCudaGraphWrapper`), the update not among them: the host
+launches one graph and waits for no number of rows. Experts' rows are in buffers of a fixed size then
+(`moe_expert_rank_capacity_factor`, 1.5 times the mean in Megatron-Bridge's recipes), of which the kernels read what is
+filled; the room beyond is not in the ledger.
+
 Left out: further inputs of a stretch, and the graphs' own structures. What lies behind the last layer, and
 multi-token-prediction modules, are launched kernel by kernel.
 """
@@ -14,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -27,7 +33,8 @@ from simulator.program.step import Round, Step
 
 _LAUNCHES = 2
 """A copy and a replay."""
-_ROUTED, _PREPARED, _SHARED = "route", "permute", "shared_experts"
+_ROUTED, _SHARED = "route", "shared_experts"
+_PREPARED = ("count_rows", "permute", "preprocess")
 
 
 def captured(names: Sequence[str], scopes: Iterable[str]) -> frozenset[int]:
@@ -39,7 +46,7 @@ def captured(names: Sequence[str], scopes: Iterable[str]) -> frozenset[int]:
     joined = 1 + next(number for number, name in enumerate(names) if name in JOINS)
     routed = 1 + names.index(_ROUTED) if _ROUTED in names else 0
     shared = {number for number, name in enumerate(names) if name.startswith(_SHARED)}
-    prepared = {routed} if routed and names[routed : routed + 1] == [_PREPARED] else set()
+    prepared = set(takewhile(lambda number: names[number] in _PREPARED, range(routed, len(names)))) if routed else set()
     found = {
         "attn": range(joined),
         "mlp": range(joined, len(names) if not routed else 0),

@@ -1,6 +1,6 @@
 """Ways of data parallelism: all of them answer the same calls of the stage's writer. One for each value of `zero`.
 
-0 is PyTorch's DDP, 1 Megatron-LM's distributed optimizer, 2 DeepSpeed's ZeRO-2, 3 FSDP2.
+0 is PyTorch's DDP, 1 Megatron-LM's distributed optimizer, 2 DeepSpeed's ZeRO-2, 3 FSDP2 or Megatron-FSDP.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from simulator.program.host_memory import HostMemory
 from simulator.program.host_shards import HostShards
 from simulator.program.job import Job
 from simulator.program.layout import Layout
+from simulator.program.megatron_fsdp import MegatronFsdp
 from simulator.program.network import Network
 from simulator.program.pipeline import Pipeline
 from simulator.program.pipelined_fsdp import PipelinedFsdp
@@ -110,6 +111,16 @@ def data_parallel(
             host=host,
             offload=job.offload,
             micro_batches=micro_batches,
+        )
+    if job.megatron_fsdp:
+        return MegatronFsdp(
+            emitter,
+            costs,
+            network,
+            stored_bytes=job.shard_bytes,
+            reduce_bytes=job.reduce_bytes,
+            layout=layout,
+            made=operators.made_gradients(),
         )
     scaled = [share.shard for group in layout.groups for share in group.trained if share.width == 1]
     fully_sharded = PipelinedFsdp if job.pipeline.stages > 1 else Fsdp

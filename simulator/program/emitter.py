@@ -19,9 +19,17 @@ class Emitter:
     """Tasks so far, and what the next ones belong to.
 
     Kernels are priced for a sound accelerator; *pace* is the share of that at which each behaviour's runs them.
+    *captured*: all passes are one CUDA graph, which the host launches and waits for no part of.
     """
 
-    def __init__(self, launch_ns: int, looped_launch_ns: int = 0, pace: npt.NDArray[np.float64] | None = None) -> None:
+    def __init__(
+        self,
+        launch_ns: int,
+        looped_launch_ns: int = 0,
+        pace: npt.NDArray[np.float64] | None = None,
+        *,
+        captured: bool = False,
+    ) -> None:
         self.tasks: list[Task] = []
         self.phase = "forward"
         self.layer = -1
@@ -29,6 +37,7 @@ class Emitter:
         self._launch_ns = launch_ns
         self._looped_launch_ns = looped_launch_ns
         self._pace = pace
+        self._captured = captured
         self._awaited: tuple[int, ...] = ()
         self._held: dict[str, None] = {}
 
@@ -84,7 +93,7 @@ class Emitter:
             kind,
             transfer.duration_ns,
             deps=deps,
-            host_ns=launches * self._launch_ns,
+            host_ns=0 if self._in_graph else launches * self._launch_ns,
             collective=transfer.collective,
             grade=transfer.grade,
             algorithms=transfer.algorithms,
@@ -100,8 +109,8 @@ class Emitter:
         self._awaited = (*self._awaited, position)
 
     def block_host(self) -> None:
-        """Make the host wait for the task written last."""
-        self.tasks[-1].blocks_host = True
+        """Make the host wait for the task written last, unless that is part of a graph."""
+        self.tasks[-1].blocks_host = not self._in_graph
 
     def release(self, *keys: str, at: int | None = None) -> None:
         """Release *keys* when the task written last, or the one *at* a position, is done."""
@@ -138,7 +147,14 @@ class Emitter:
         """Whether *key* is allocated."""
         return key in self._held
 
+    @property
+    def _in_graph(self) -> bool:
+        """Whether what is written is part of a graph: the update is not."""
+        return self._captured and self.phase != "optimizer"
+
     def _host_ns(self, priced: Priced) -> int:
+        if self._in_graph:
+            return 0 if self.tasks else self._launch_ns
         return priced.launches * self._launch_ns + priced.looped * self._looped_launch_ns
 
     def _write(self, task: Task, allocates: Iterable[Allocation]) -> int:

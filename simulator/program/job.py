@@ -27,6 +27,8 @@ from simulator.routing.coverage import Choice
 from simulator.routing.outcome import Outcome
 
 Zero = Literal[0, 1, 2, 3]
+FULL_ITERATION = "full_iteration"
+"""Capture of all passes of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Job:
     optimizer: Optimizer
     zero: Zero
     """What is sharded, and by what: 0 nothing (DDP); 1 the optimizer (Megatron-LM); 2 gradients as well (DeepSpeed);
-    3 parameters as well (FSDP2)."""
+    3 parameters as well (FSDP2, Megatron-FSDP)."""
     buckets: Buckets
     """Of gradients, under DDP and ZeRO-2."""
     distributed_optimizer: DistributedOptimizer
@@ -58,6 +60,8 @@ class Job:
     """Whether gradients of weights run beside exchanges there, too."""
     frozen_bytes: int
     reduce_bytes: int
+    megatron_fsdp: bool
+    """Whether parameters are sharded by Megatron-FSDP, not FSDP2."""
     reshard_after_forward: bool
     made_whole: bool
     """Whether every rank has the model whole before FSDP2 shards it."""
@@ -76,7 +80,7 @@ class Job:
     in_order: bool
     """Whether experts lie on ranks in their order, so that a group of them lies on neighbouring ranks."""
     cuda_graphs: frozenset[str]
-    """Parts of a layer that are captured, see `cuda_graphs`."""
+    """Parts of a layer that are captured, see `cuda_graphs`, or all passes (`FULL_ITERATION`)."""
     routing: Outcome | None
     """Rows of every expert slot, and where the experts are; None without experts."""
     micro_batches: tuple[MicroBatch, ...]
@@ -84,6 +88,11 @@ class Job:
     offload: Offload = NOTHING
     swaps: tuple[Swap, ...] = ()
     """None; one for all layers; or one for each stage's, whose shares count over the stage's layers alone."""
+
+    @property
+    def captured(self) -> bool:
+        """Whether all passes of a step are one CUDA graph."""
+        return FULL_ITERATION in self.cuda_graphs
 
     @property
     def images(self) -> ImageLoad | None:
@@ -120,7 +129,7 @@ class Job:
     @property
     def stack(self) -> Stack:
         """What decides how its layers run again."""
-        return Stack(self.zero != 1, self.workload.execution == "compiled", self.mesh.ep > 1)
+        return Stack(not self.workload.megatron, self.workload.execution == "compiled", self.mesh.ep > 1)
 
     @property
     def own_architecture(self) -> Architecture:

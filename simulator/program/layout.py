@@ -250,6 +250,8 @@ def _resident(job: Job, groups: tuple[ShardGroup, ...], owned: Ownership) -> dic
     frozen, trained = ([share for group in groups for share in getattr(group, name)] for name in ("frozen", "trained"))
     if job.offload.fetches:
         return {}
+    if job.megatron_fsdp:
+        return _megatron_shards(job, groups)
     if job.zero == 3:
         return {(f"parameters.{group.name}", "parameters"): tensor_bytes(job, group, whole=False) for group in groups}
     whole = [float(share.elements * job.frozen_bytes) for share in frozen]
@@ -279,6 +281,17 @@ def _in_model_order(groups: Iterable[ShardGroup]) -> list[Share]:
     """Trained tensors from the embedding to the head, which are one group."""
     ends = [share for group in groups if group.name == ROOT for share in group.trained]
     return [*ends[:1], *(share for group in groups if group.name != ROOT for share in group.trained), *ends[1:]]
+
+
+def _megatron_shards(job: Job, groups: tuple[ShardGroup, ...]) -> dict[tuple[str, str], list[float]]:
+    """Flat shards of parameters in bf16 and of gradients, beside master weights."""
+    frozen, trained = [sum(getattr(group, name) for group in groups) for name in ("frozen_shard", "trained_shard")]
+    master = job.optimizer.stored_bytes if job.optimizer.stored_bytes != COMPUTE_BYTES else 0
+    return {
+        ("parameters", "parameters"): [float(frozen * job.frozen_bytes + trained * COMPUTE_BYTES)],
+        ("gradients", "gradients"): [float(trained * job.reduce_bytes)],
+        ("master weights", "optimizer"): [float(trained * master)],
+    }
 
 
 def tensor_bytes(job: Job, group: ShardGroup, *, whole: bool) -> list[float]:

@@ -42,8 +42,8 @@ class StageOperators:
         self._places = {layer.index: place for place, layer in enumerate(self._layers)}
         self._positions = job.positions_of(number)
         self._modules = job.modules_of(number)
-        self._hooked = job.zero == 1
-        self._engine = self._hooked and job.workload.execution == "fused"
+        self._hooked = job.zero == 1 or job.megatron_fsdp
+        self._engine = job.workload.megatron
         """Whether layers are Transformer Engine's."""
         self._fused = job.distributed_optimizer.fused_accumulation
         """Whether their matmuls add gradients into the buffer."""

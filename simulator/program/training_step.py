@@ -42,7 +42,7 @@ class TrainingStep:
 
     def __init__(self, job: Job, like: TrainingStep | None = None) -> None:
         self.job = job
-        costs = Costs(job.cluster.accelerator, job.workload.execution, per_expert=job.per_expert)
+        costs = Costs(job.cluster.accelerator, job.workload.execution, per_expert=job.per_expert, captured=job.captured)
         self.stages = job.mesh.pp
         alike: Sequence[StageLowering | None] = [None] * job.mesh.pp if like is None else like.lowered
         self.lowered: list[StageLowering] = [
@@ -114,7 +114,8 @@ class StageLowering:
 
     def program(self, micro_batches: int) -> StageProgram:
         """The stage's passes in the schedule's order, then the update."""
-        job, emitter = self._job, Emitter(self._costs.launch_ns, self._costs.looped_launch_ns, self._pace())
+        job, costs = self._job, self._costs
+        emitter = Emitter(costs.launch_ns, costs.looped_launch_ns, self._pace(), captured=job.captured)
         sharding = data_parallel(
             job,
             emitter,

@@ -33,46 +33,63 @@ _INDEX_LAUNCHES = 5
 """Small kernels that prepare the positions."""
 _SORT_BYTES = 4 * INT64_BYTES
 """A position and where it stood, read and written by each kernel of a sort."""
+_COUNTING = 7
+"""Sums of counts by expert, rank and both, and four copies of them to the host, beside those of the choice."""
+_NUMBERING = 4
+"""Kernels over the tokens that came and the rank's own experts: choices to a table, two passes and a sort."""
+_LAYOUT = 1
+"""Kernels that count the tokens for each rank (`get_dispatch_layout`)."""
 
 
 def dispatch_operators(
-    component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int, *, padded: bool = False
+    component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int, *, padded: bool = False, once: bool = False
 ) -> tuple[Operator, ...]:
     """From tokens to rows that stand by expert on the expert's rank; *width* is the experts' width.
 
-    *padded*: every expert takes as many rows from every rank.
+    *padded*: every expert takes as many rows from every rank. *once*: a token goes to a rank once.
     """
+    dispatch = Operator(
+        "dispatch",
+        (),
+        rows="routed",
+        output_bytes=routed.tensor_bytes(width),
+        payload_bytes=routed.tensor_bytes(width),
+        backward_payload_bytes=routed.tensor_bytes(width),
+        counts=None if padded else "all_gather" if tokens.megatron else "all_to_all",
+    )
+    if once:
+        beside = component.top_k * (FP32_BYTES + INT64_BYTES)
+        sent = replace(dispatch, payload_bytes=dispatch.payload_bytes + beside)
+        return _read_choice(component, tokens), sent, _make_rows(routed, width)
     permute = _permute(tokens, width, own_rows(component, tokens))
+    counting = tokens.megatron and not padded
     return (
+        *((_count_rows(component),) if counting else ()),
         _with_row_table(permute, tokens, component.experts) if tokens.megatron else permute,
-        Operator(
-            "dispatch",
-            (),
-            rows="routed",
-            output_bytes=routed.tensor_bytes(width),
-            payload_bytes=routed.tensor_bytes(width),
-            backward_payload_bytes=routed.tensor_bytes(width),
-            counts=None if padded else "all_gather" if tokens.megatron else "all_to_all",
-        ),
+        dispatch,
         *((_row_weights(),) if tokens.megatron else ()),
         _expert_order(component, "sort_by_expert", routed, width, padded=padded, makes=EXPERT_INPUT),
     )
 
 
 def combine_operators(
-    component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int, *, padded: bool = False
+    component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int, *, padded: bool = False, once: bool = False
 ) -> tuple[Operator, ...]:
     """From the experts' rows back to one weighted sum a token."""
+    combine = Operator(
+        "combine",
+        (),
+        rows="routed",
+        output_bytes=routed.tensor_bytes(width),
+        payload_bytes=routed.tensor_bytes(width),
+        backward_payload_bytes=routed.tensor_bytes(width),
+    )
+    if once:
+        one = routed.tensor_bytes(width) * tokens.count / own_rows(component, tokens)
+        return _sum_rows(routed, width), replace(combine, makes=COMBINED, output_bytes=one)
     return (
         _expert_order(component, "sort_by_source", routed, width, padded=padded),
-        Operator(
-            "combine",
-            (),
-            rows="routed",
-            output_bytes=routed.tensor_bytes(width),
-            payload_bytes=routed.tensor_bytes(width),
-            backward_payload_bytes=routed.tensor_bytes(width),
-        ),
+        combine,
         _unpermute(tokens, width, own_rows(component, tokens)),
     )
 
@@ -127,6 +144,46 @@ def _with_row_table(permute: Operator, tokens: Lane, experts: int) -> Operator:
     order = pointwise(tokens.count * wide * stages * 2 * _INT32_BYTES, kind="bitonic_sort")
     kept = Saved("row_table", float(tokens.count * (2 * experts + 1) * _INT32_BYTES))
     return replace(permute, forward=(number, order, *permute.forward), saved=(*permute.saved, kept))
+
+
+def _count_rows(component: MixtureOfExperts) -> Operator:
+    """What Megatron-LM sums before ranks tell each other how many rows will come, and copies to the host behind it."""
+    moved = _COUNTING * 2.0 * component.experts * INT64_BYTES
+    return Operator("count_rows", (pointwise(moved, launches=_COUNTING),), expert_parallel_only=True)
+
+
+def _read_choice(component: MixtureOfExperts, tokens: Lane) -> Operator:
+    """Each token's experts and their weights out of the table of all, and how many go where; backward into the table.
+
+    The name is that of the stretch which Megatron-LM captures (`moe_preprocess`).
+    """
+    table, chosen = tokens.count * component.experts * FP32_BYTES, tokens.count * component.top_k
+    moved = chosen * (FP32_BYTES + INT64_BYTES)
+    forward = pointwise(table + moved, kind="topk"), pointwise(2.0 * moved, launches=_LAYOUT)
+    backward = pointwise(table, kind="fill"), pointwise(moved + chosen * FP32_BYTES, kind="scatter")
+    return Operator("preprocess", forward, backward, output_bytes=float(moved))
+
+
+def _make_rows(routed: Lane, width: int) -> Operator:
+    """The rows of the tokens that came, by expert, and where each stands; backward the sum of each token's."""
+    row = routed.tensor_bytes(width)
+    numbering = pointwise(_NUMBERING * 2.0 * _INT32_BYTES, launches=_NUMBERING)
+    return Operator(
+        "sort_by_expert",
+        forward=(numbering, pointwise(2 * row, kind="gather")),
+        backward=(pointwise(2 * row, width, kind="gather"),),
+        makes=EXPERT_INPUT,
+        output_bytes=row,
+        rows="routed",
+    )
+
+
+def _sum_rows(routed: Lane, width: int) -> Operator:
+    """The sum of each token's rows on this rank, which the activation has weighted."""
+    row = routed.tensor_bytes(width)
+    kernel = pointwise(2 * row, width, kind="gather")
+    back = pointwise(2 * row, kind="gather")
+    return Operator("sort_by_source", (kernel,), (back,), output_bytes=row, rows="routed")
 
 
 def _row_weights() -> Operator:

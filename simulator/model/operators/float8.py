@@ -5,6 +5,9 @@ reads x and dy along the tokens. `float8_casts` says which tensors are cast when
 between tp ranks in fp8.
 
 Casts are kernels of their own: no fusion with the norm or activation before them, nor with the gradient's last sum.
+But for experts in Transformer Engine's fused grouped MLP: its first product applies the activation and casts what it
+makes for the second, whose gradient of its input goes through the activation and is cast in the same way
+(`ForwardGroupedMLP_CuTeGEMMSwiGLU_MXFP8`, `BackwardGroupedMLP_CuTeGEMMDSwiGLU_MXFP8`, NVIDIA/TransformerEngine#2769).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from simulator.model.operator import Kernel, Operator, Saved, Workload
 from simulator.model.operators.float8_casts import BF16_BYTES, TURNED, Casts, cast_kernels, casts_of
 from simulator.model.operators.float8_dispatch import exchanged_in_float8
 from simulator.model.operators.float8_gathers import beside_transfers, keeps_gathered, sent_in_float8, travelling
+from simulator.model.operators.float8_scales import cast_one_by_one, with_scales
 from simulator.model.operators.lane import EXPERT_INPUT, FP32_BYTES
 
 _PRODUCTS = ("gemm", "grouped_gemm")
@@ -35,11 +39,16 @@ def in_float8(operators: Iterable[Operator], workload: Workload) -> tuple[Operat
         if number in away.gathers | away.scatters:
             found.append(sent_in_float8(operator, casts, workload, back=number in away.scatters))
             continue
+        if workload.fused_experts and operator.name == "experts_activation":
+            found.append(replace(operator, forward=(), backward=()))
+            continue
         if not takes_part[number]:
             found.append(exchanged_in_float8(operator) if float8.dispatch else operator)
             continue
         again = workload.execution == "compiled" and operator.reads in cast_already
         own = replace(casts, forward=(), again=()) if again else casts
+        if workload.fused_experts and operator.rows == "routed":
+            own = _without_casts_between(operator, own)
         linear = _linear(operator, float8, beside_transfers(own, number, away))
         found.append(keeps_gathered(linear) if number in away.readers else linear)
         cast_already.add(operator.reads)
@@ -70,22 +79,20 @@ def _linear(operator: Operator, float8: Float8, casts: Casts) -> Operator:
     # A copy of a weight is there while the layer runs; of all experts together it is not counted.
     extra = (w if casts.weight and not fixed else 0.0) + (_EAGER_TEMPORARIES_BYTES * max(x, y) if scales else 0.0)
     turned = x if casts.again else 0.0
+    forward = (*cast_kernels(casts.forward, x, scales), *cast_kernels(casts.weight, w, scales, fixed=fixed))
+    backward = (
+        *cast_kernels(casts.gradient, y, 2 * scales),
+        *cast_kernels(casts.weight_again, w, scales, fixed=fixed),
+    )
+    again = cast_kernels(casts.again, x, scales)
+    if fixed:
+        forward, backward, again = (cast_one_by_one(kernels, float8) for kernels in (forward, backward, again))
+    gradient = _products(operator.backward_weight, dtype, weight_gradient=True)
     return replace(
         operator,
-        forward=(
-            *cast_kernels(casts.forward, x, scales),
-            *cast_kernels(casts.weight, w, scales, fixed=fixed),
-            *_products(operator.forward, dtype),
-        ),
-        backward=(
-            *cast_kernels(casts.gradient, y, 2 * scales),
-            *cast_kernels(casts.weight_again, w, scales, fixed=fixed),
-            *_products(operator.backward, dtype),
-        ),
-        backward_weight=(
-            *cast_kernels(casts.again, x, scales),
-            *_products(operator.backward_weight, dtype, weight_gradient=True),
-        ),
+        forward=(*forward, *with_scales(_products(operator.forward, dtype), float8)),
+        backward=(*backward, *with_scales(_products(operator.backward, dtype), float8)),
+        backward_weight=(*again, *with_scales(gradient, float8)),
         saved=tuple(_kept(tensor, operator, float8) for tensor in operator.saved),
         workspace_bytes=operator.workspace_bytes + x + extra,
         backward_workspace_bytes=operator.backward_workspace_bytes + 2 * y + turned + extra,
@@ -104,6 +111,11 @@ def _own_casts(operator: Operator, float8: Float8, casts: Casts) -> Casts:
     if operator.reads == EXPERT_INPUT:
         return replace(casts, forward=(TURNED,))
     return replace(casts, gradient=(TURNED,))
+
+
+def _without_casts_between(operator: Operator, casts: Casts) -> Casts:
+    """*casts* of a product of experts, where the other product makes the fp8 copies of what lies between them."""
+    return replace(casts, gradient=()) if operator.reads == EXPERT_INPUT else replace(casts, forward=())
 
 
 def _kept(tensor: Saved, operator: Operator, float8: Float8) -> Saved:

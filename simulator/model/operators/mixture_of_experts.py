@@ -44,21 +44,20 @@ def operators(component: MixtureOfExperts, hidden: int, workload: Workload) -> t
     tokens, sent, routed = own_lane(workload), sent_lane(workload), routed_lane(workload)
     width = component.latent or hidden
     padded = workload.padded_experts
-    permute, *dispatch, sort_by_expert = dispatch_operators(component, sent, routed, width, padded=padded)
-    sort_by_source, combine, unpermute = combine_operators(component, sent, routed, width, padded=padded)
+    once = workload.sent_once and not padded
+    *dispatch, sort_by_expert = dispatch_operators(component, sent, routed, width, padded=padded, once=once)
+    sort_by_source, *combine = combine_operators(component, sent, routed, width, padded=padded, once=once)
     return (
-        *router_operators(component, tokens, hidden, padded=padded),
+        *router_operators(component, tokens, hidden, padded=padded, fused=workload.fused_router),
         *_latent_down(component, tokens, hidden),
         *take_share(workload, width),
-        permute,
         *dispatch,
         *share_experts(workload, routed, width, "before"),
         sort_by_expert,
         *_experts(component, routed, width),
         sort_by_source,
         *share_experts(workload, routed, width, "behind"),
-        combine,
-        unpermute,
+        *combine,
         *join_shares(workload, width),
         *_latent_up(component, tokens, hidden),
         *_shared_experts(component, workload, hidden),

@@ -26,13 +26,16 @@ _EAGER_ORDER_LAUNCHES = 13
 
 
 def router_operators(
-    component: MixtureOfExperts, lane: Lane, hidden: int, *, padded: bool = False
+    component: MixtureOfExperts, lane: Lane, hidden: int, *, padded: bool = False, fused: bool = False
 ) -> tuple[Operator, ...]:
-    """Router product and choice for each token; *padded*: every expert takes as many of them."""
+    """Router product and choice for each token; *padded*: every expert takes as many of them.
+
+    *fused*: Megatron-LM's in Transformer Engine's kernels.
+    """
     choices = component.experts + component.zero_experts
     product = linear(lane, "router", FEED_FORWARD_INPUT, hidden, choices, ("mlp.gate.weight",))
     if lane.megatron:
-        return replace(product, reads=""), megatron_choice(component, lane, choices, padded=padded)
+        return replace(product, reads=""), megatron_choice(component, lane, choices, padded=padded, fused=fused)
     return replace(product, reads=""), _choice(component, lane, choices)
 
 

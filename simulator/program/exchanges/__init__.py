@@ -74,6 +74,8 @@ class Way:
     """It goes by which ranks share a node, so that these must lie evenly in nodes."""
     units: int | None = None
     """Compute units that run it; None: as many as the library opens channels."""
+    once: bool = False
+    """A token goes to a rank once, however many of its experts are there."""
     one_sided: bool = False
     """Ports write rows, and their number after them, straight into the other rank's memory: no host waits for it."""
     count_writes: int | None = None

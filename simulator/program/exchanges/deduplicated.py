@@ -18,4 +18,4 @@ def sent(mix: Mix) -> Rows:
     return np.broadcast_to(mix.tokens * mix.reached, (len(mix.reached), len(mix.reached)))
 
 
-WAY = Way(sent, units=_UNITS, count_writes=_COUNT_WRITES)
+WAY = Way(sent, once=True, units=_UNITS, count_writes=_COUNT_WRITES)

@@ -30,4 +30,4 @@ def sent(mix: Mix) -> Rows:
     return np.asarray(over_ports + passed_on)
 
 
-WAY = Way(sent, by_node=True, units=_UNITS, count_writes=_COUNT_WRITES)
+WAY = Way(sent, by_node=True, once=True, units=_UNITS, count_writes=_COUNT_WRITES)
