@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from simulator.forecast.scenario import Degree, Described
+from simulator.forecast.scenario import Described
+from simulator.forecast.scenario_sharding import Degree
 from simulator.forecast.section import Section
 
 Format = Literal["bf16", "fp8", "int8", "int4", "int4_group32", "mxfp4", "nvfp4"]
