@@ -120,6 +120,7 @@ VARIANTS = {
     ),
     "dense, optimizer on the host": ("dense", "training.offload.optimizer=1"),
     "dense, all on drives": ("dense", "training.offload.optimizer=nvme", "training.offload.parameters=nvme"),
+    "mixture, Megatron-FSDP": ("mixture", "training.fsdp.implementation=megatron", "routing.synthetic.sigma=0.5"),
     "mixture, bf16 states": (
         "mixture",
         "training.optimizer={state_dtype: bf16, master_weights: false}",
