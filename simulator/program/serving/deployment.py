@@ -53,6 +53,14 @@ class Deployment:
     in_order: bool = True
     """Whether experts lie on ranks in their order, each once, so that groups of them lie on neighbouring ranks."""
 
+    def __post_init__(self) -> None:
+        """Refuse experts that are split among ranks which bring tokens of their own to them."""
+        if self.exchanges and self.mesh.etp > 1:
+            raise ValueError(
+                f"etp({self.mesh.etp}) with ep({self.mesh.ep}) * etp > tp({self.mesh.tp}): rows that travel to experts "
+                f"which ranks split by width are not simulated; nearest: ep {self.expert_ranks} with etp 1"
+            )
+
     @property
     def pipeline(self) -> Pipeline:
         """How layers lie on the stages."""
