@@ -118,7 +118,18 @@ def test_eight_bits_take_less_time_than_sixteen_and_delayed_scales_less_than_own
 
 REFUSED = [
     (("training.float8.recipe=rowwise",), "training.float8.recipe: found rowwise, which no fused stack has"),
-    (("training.float8.recipe=mxfp8",), "but h100-sxm has no mxfp8 arithmetic; it has bf16, fp16, fp32, fp8, int8"),
+    (
+        ("training.float8.recipe=mxfp8",),
+        "but h100-sxm has no mxfp8 arithmetic; it has bf16, fp16, fp32, fp64, fp8, int8",
+    ),
+    (
+        (
+            "training.float8.recipe=rowwise",
+            "training.execution=compiled",
+            "cluster={node: atlas-950, fabric: atlas-950-superpods, accelerators: 64}",
+        ),
+        "training.float8.recipe: found rowwise, whose scales are worked out in fp64, of which ascend-950dt has no rate",
+    ),
     (("training.float8.experts=true",), "training.float8.experts: llama has no routed experts; leave it out"),
     (
         ("training.float8={recipe: blockwise, all_gather: true}",),

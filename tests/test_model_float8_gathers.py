@@ -24,7 +24,7 @@ def test_inputs_are_cast_on_a_ranks_own_tokens_and_gathered_in_one_byte():
     gather, _ = named(layer(), "tp_gather")
     own = N * D / TP
     # the largest value, the cast, and the copy of the gathered tensor
-    assert kernels(gather.forward) == [("amax_compiled", 2 * own), ("quantize", 3 * own), ("copy", 2 * N * D)]
+    assert kernels(gather.forward) == [("amax_compiled", 2 * own), ("quantize", 3 * own), ("part_copy", 2 * N * D)]
     assert gather.forward_collectives == (Collective("all_gather", "tp", N * D),)
     assert gather.output_bytes == N * D
     assert gather.backward_collectives == (Collective("reduce_scatter", "tp", 2 * N * D),)
@@ -45,7 +45,7 @@ def test_gradients_of_scattered_sums_are_gathered_in_one_byte():
     assert scatter.forward_collectives == (Collective("reduce_scatter", "tp", 2 * N * D),)
     assert scatter.backward_collectives == (Collective("all_gather", "tp", N * D),)
     own = N * D / TP
-    assert kernels(scatter.backward) == [("amax_compiled", 2 * own), ("quantize", 3 * own), ("copy", 2 * N * D)]
+    assert kernels(scatter.backward) == [("amax_compiled", 2 * own), ("quantize", 3 * own), ("part_copy", 2 * N * D)]
     assert kernels(one(layer(), "down").backward)[0] == ("quantize_transposed", 2 * N * D)
 
 

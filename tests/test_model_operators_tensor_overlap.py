@@ -38,7 +38,7 @@ def test_pytorch_fetches_a_part_from_each_rank_beside_the_products_that_read_it(
     assert {operator.parts for operator in named(compiled(), "q_proj", "k_proj", "v_proj", "gate", "up")} == {TP}
     # the gradient of q, k and v is a sum of three products, which no scatter follows in parts
     assert (gather.parts_back, gather.backward_collectives) == (1, (Collective("reduce_scatter", "tp", WHOLE),))
-    assert passes(gather.backward) == [("copy", 2 * WHOLE)]
+    assert passes(gather.backward) == [("part_copy", 4 * WHOLE)]
 
 
 def test_pytorch_sums_what_it_fetched_behind_a_product():

@@ -77,6 +77,12 @@ def float8_problems(scenario: Scenario, architecture: Architecture, accelerator:
     if not accelerator.has_format(needed):
         known = ", ".join(sorted(accelerator.sheet.dense_flops_per_s))
         yield f"{where}.recipe: found {asked.recipe}, but {accelerator.id} has no {needed} arithmetic; it has {known}"
+    if asked.recipe == "rowwise" and training.execution == "compiled" and not accelerator.has_format("fp64"):
+        known = ", ".join(sorted(accelerator.sheet.dense_flops_per_s))
+        yield (
+            f"{where}.recipe: found rowwise, whose scales are worked out in fp64, of which {accelerator.id} has no "
+            f"rate on record; it has {known}"
+        )
     if not (asked.dense or asked.experts):
         yield f"{where}.dense: found false, and experts too; allowed: one of them true, or no float8 at all"
     if asked.all_gather and not asked.dense:

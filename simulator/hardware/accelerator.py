@@ -24,7 +24,7 @@ class AcceleratorSheet(Record):
     vendor: str
     dense_flops_per_s: Annotated[dict[str, Figure[FlopsPerSecond]], Field(min_length=1)]
     """Peak by number format: bf16, fp16, fp8, mxfp8 (a power of two as scale for each 32 values, applied by the
-    hardware), fp4, tf32, fp32, int8."""
+    hardware), fp4, tf32, fp32, fp64, int8."""
     hbm_capacity: Figure[Bytes]
     """What programs can allocate: the device-visible size where it is known, otherwise the sheet's."""
     hbm_bandwidth: Figure[BytesPerSecond]

@@ -32,6 +32,10 @@ Rows = Literal["tokens", "routed"]
 """Whether costs are totals over the rank's tokens, or per routed row (one token sent to one expert)."""
 
 
+OVERHEADS = frozenset({"rescale", "part_copy"})
+"""Kinds whose time is arithmetic that no model asks for: scales in fp64, and looking for an element in its part."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel launch, or *launches* equal ones that share *flops* and *bytes*.
@@ -47,8 +51,9 @@ class Kernel:
     served_gemm, served_experts, served_norm, expert_choice; vector_products (a product of two vectors each, batched);
     elementwise (contiguous), broadcast (strided or broadcast operands), cast_up, cast_down, copy, transpose, cat, fill,
     masked_fill, reduction, norm, softmax, loss; gather, scatter, scatter_put, topk, sort, bitonic_sort; around fp8
-    products amax, amax_compiled (the largest absolute value) and quantize, quantize_rows, quantize_columns,
-    quantize_blocks, quantize_transposed (casts from bf16)."""
+    products amax, amax_compiled (the largest absolute value), quantize, quantize_rows, quantize_columns,
+    quantize_blocks, quantize_transposed (casts from bf16) and rescale (scales worked out anew for every element);
+    part_copy (a compiled copy from or to the parts of tp ranks). FLOPs of the last two, `OVERHEADS`, are no model's."""
     flops: float
     bytes: float
     shape: tuple[int, ...] = ()

@@ -168,7 +168,12 @@ class Costs:
         return self._kernel_gap_s if kernel.flops or kernel.bytes or kernel.fixed_bytes else 0.0
 
     def _in_known_format(self, kernel: Kernel) -> Kernel:
-        """The kernel as a part without fp8 runs it: in bf16, on operands twice as wide."""
+        """The kernel as a part without fp8 runs it: in bf16, on operands twice as wide.
+
+        Places of elements are worked out at no cost where no rate is on record.
+        """
+        if kernel.kind == "part_copy" and not self._accelerator.has_format(kernel.dtype):
+            return replace(kernel, flops=0.0)
         if number_format(kernel.dtype) != "fp8" or self._accelerator.has_format("fp8"):
             return kernel
         return replace(kernel, dtype="bf16", bytes=2 * kernel.bytes, fixed_bytes=2 * kernel.fixed_bytes)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from simulator.model.architecture import Layer, MixtureOfExperts
-from simulator.model.operator import Operator
+from simulator.model.operator import OVERHEADS, Kernel, Operator
 from simulator.model.operators.layers import embedding_operators, layer_operators, loss_operators
 from simulator.model.operators.multi_token_prediction import module_embedding, module_loss, module_parts
 from simulator.model.operators.vision import segments
@@ -85,7 +86,11 @@ def _rows(layer: Layer, tokens: int) -> float:
 
 def _flops(operator: Operator, routed_rows: float, *, trained: bool) -> float:
     """Forward and backward; a backward pass beyond twice the forward is kernels computing again (flash attention)."""
-    forward = sum(kernel.flops for kernel in operator.forward)
-    backward = sum(kernel.flops for kernel in operator.backward + (operator.backward_weight if trained else ()))
+    forward = _asked(operator.forward)
+    backward = _asked(operator.backward + (operator.backward_weight if trained else ()))
     rows = routed_rows if operator.rows == "routed" else 1.0
     return rows * (forward + min(backward, 2 * forward))
+
+
+def _asked(kernels: Iterable[Kernel]) -> float:
+    return sum(kernel.flops for kernel in kernels if kernel.kind not in OVERHEADS)

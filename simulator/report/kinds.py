@@ -46,6 +46,8 @@ MEMORY_BOUND = (
     "scatter_put",
     "copy",
     "split_copy",
+    "part_copy",
+    "rescale",
     "chunk_cat",
 )
 OTHER = Group("other", "#B4B9BD", (), "other")

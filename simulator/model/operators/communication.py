@@ -5,6 +5,8 @@ without, it copies and all-reduces (Shoeybi et al., 2019; Korthikanti et al., 20
 input: the gradient of the weights gathers it again. PyTorch's DTensor keeps it; its tokens stand behind the sequences
 of a micro-batch, and since the library joins and parts the first axis only, each gather is followed and each scatter
 preceded by a copy of the whole tensor (`all_gather_tensor` and `reduce_scatter_tensor` of functional collectives).
+A compiler makes one kernel of that copy in which every element is looked for in each part, and which sums the gradients
+of several readers of an input on the way (inductor's `pointwise_cat`).
 
 Context parallelism gathers keys and values, in both passes; linear attention hands its state from rank to rank instead.
 Its other ways are in `head_exchange.py` and `ring_attention.py`. An axis of one rank communicates nothing.
@@ -17,6 +19,9 @@ from typing import Literal
 
 from simulator.model.operator import Collective, Kernel, Operator, Workload
 from simulator.model.operators.lane import FP32_BYTES, Lane, own_lane, pointwise, token_lane
+
+LARGEST_JOINED_COPY = 8
+"""Parts of the largest copy that is one kernel (inductor's `max_pointwise_cat_inputs`); more are copied one by one."""
 
 
 def enter(workload: Workload, width: float, weights: tuple[str, ...] = ()) -> Iterator[Operator]:
@@ -31,7 +36,7 @@ def enter(workload: Workload, width: float, weights: tuple[str, ...] = ()) -> It
     yield Operator(
         "tp_gather",
         forward=_rearranged(workload, moved),
-        backward=_rearranged(workload, moved),
+        backward=_rearranged(workload, moved, max(1, len(weights))),
         output_bytes=moved,
         workspace_bytes=_before_copy(workload, moved),
         backward_workspace_bytes=_before_copy(workload, moved),
@@ -60,10 +65,19 @@ def leave(workload: Workload, width: int) -> Iterator[Operator]:
     )
 
 
-def _rearranged(workload: Workload, moved: float) -> tuple[Kernel, ...]:
-    """DTensor's copy of the whole tensor, on one side of its transfer or the other: nothing runs beside either."""
-    kind = "cat" if workload.execution == "eager" else "copy"
-    return () if workload.execution == "fused" else (pointwise(2 * moved, kind=kind),)
+def _rearranged(workload: Workload, moved: float, summands: int = 1) -> tuple[Kernel, ...]:
+    """DTensor's copy of the whole tensor, on one side of its transfer or the other: nothing runs beside either.
+
+    Compiled, it is the sum of so many tensors.
+    """
+    if workload.execution == "fused":
+        return ()
+    if workload.execution == "eager":
+        return (pointwise(2 * moved, kind="cat"),)
+    traffic = (summands + 1) * moved
+    if workload.tp > LARGEST_JOINED_COPY:
+        return (pointwise(traffic, kind="copy"),)
+    return (Kernel("part_copy", summands * workload.tp * moved / workload.activation_bytes, traffic, dtype="fp32"),)
 
 
 def _before_copy(workload: Workload, moved: float) -> float:

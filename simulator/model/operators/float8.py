@@ -20,6 +20,7 @@ from simulator.model.operator import Kernel, Operator, Saved, Workload
 from simulator.model.operators.float8_casts import BF16_BYTES, TURNED, Casts, cast_kernels, casts_of
 from simulator.model.operators.float8_dispatch import exchanged_in_float8
 from simulator.model.operators.float8_gathers import beside_transfers, keeps_gathered, sent_in_float8, travelling
+from simulator.model.operators.float8_row_scales import cast_by_rows, copied_back, rescaled, row_scales
 from simulator.model.operators.float8_scales import cast_one_by_one, with_scales
 from simulator.model.operators.lane import EXPERT_INPUT, FP32_BYTES
 
@@ -35,6 +36,7 @@ def in_float8(operators: Iterable[Operator], workload: Workload) -> tuple[Operat
         return operators
     casts, cast_already, takes_part = casts_of(float8, workload.execution), set[str](), _those_in(operators, float8)
     away, found = travelling(operators, takes_part, workload), []
+    scales = row_scales(operators, takes_part, workload)
     for number, operator in enumerate(operators):
         if number in away.gathers | away.scatters:
             found.append(sent_in_float8(operator, casts, workload, back=number in away.scatters))
@@ -43,13 +45,15 @@ def in_float8(operators: Iterable[Operator], workload: Workload) -> tuple[Operat
             found.append(replace(operator, forward=(), backward=()))
             continue
         if not takes_part[number]:
+            operator = copied_back(operator, number, scales, workload)
             found.append(exchanged_in_float8(operator) if float8.dispatch else operator)
             continue
         again = workload.execution == "compiled" and operator.reads in cast_already
         own = replace(casts, forward=(), again=()) if again else casts
         if workload.fused_experts and operator.rows == "routed":
             own = _without_casts_between(operator, own)
-        linear = _linear(operator, float8, beside_transfers(own, number, away))
+        own = cast_by_rows(beside_transfers(own, number, away), number, scales)
+        linear = rescaled(_linear(operator, float8, own), number, scales, workload)
         found.append(keeps_gathered(linear) if number in away.readers else linear)
         cast_already.add(operator.reads)
     return tuple(found)
@@ -72,6 +76,7 @@ def _takes_part(operator: Operator, float8: Float8) -> bool:
 def _linear(operator: Operator, float8: Float8, casts: Casts) -> Operator:
     """The linear layer with its products in fp8, between casts."""
     dtype, fixed = DTYPES[float8.recipe], operator.rows == "routed"
+    back = DTYPES["tensorwise"] if float8.recipe == "rowwise" and not fixed else dtype
     inner, outer = _widths(operator)
     rows = 1 if fixed else _product(operator.forward).shape[0]
     x, y, w = float(rows * inner), float(rows * outer), float(inner * outer)
@@ -87,11 +92,11 @@ def _linear(operator: Operator, float8: Float8, casts: Casts) -> Operator:
     again = cast_kernels(casts.again, x, scales)
     if fixed:
         forward, backward, again = (cast_one_by_one(kernels, float8) for kernels in (forward, backward, again))
-    gradient = _products(operator.backward_weight, dtype, weight_gradient=True)
+    gradient = _products(operator.backward_weight, back, weight_gradient=True)
     return replace(
         operator,
         forward=(*forward, *with_scales(_products(operator.forward, dtype), float8)),
-        backward=(*backward, *with_scales(_products(operator.backward, dtype), float8)),
+        backward=(*backward, *with_scales(_products(operator.backward, back), float8)),
         backward_weight=(*again, *with_scales(gradient, float8)),
         saved=tuple(_kept(tensor, operator, float8) for tensor in operator.saved),
         workspace_bytes=operator.workspace_bytes + x + extra,

@@ -22,6 +22,8 @@ from simulator.model.operators.lane import FP32_BYTES, Step
 BF16_BYTES = 2
 _SMALL_KERNELS = 6
 """From a largest value to a scale, eager: to fp64, cut off, divided, to fp32, rounded to a power of two."""
+SCALE_FLOPS = 3
+"""A scale, in fp64: the largest value held off zero, its inverse, times the format's largest."""
 TURNED = Step("quantize", 2)
 """An fp8 copy along the other width, made of the first."""
 Passes = tuple[Step, ...]
@@ -105,7 +107,8 @@ def cast_kernels(passes: Passes, elements: float, scales: int, *, fixed: bool = 
     if not passes:
         return ()
     found = [
-        Kernel(step.kind, 0.0, 0.0 if fixed else elements * step.bytes, dtype=step.dtype,
+        Kernel(step.kind, SCALE_FLOPS * elements if step.kind == "rescale" else 0.0,
+               0.0 if fixed else elements * step.bytes, dtype=step.dtype,
                fixed_bytes=elements * step.bytes if fixed else 0.0)
         for step in passes
     ]  # fmt: skip

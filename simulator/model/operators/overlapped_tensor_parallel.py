@@ -123,7 +123,7 @@ def _scatter_beside(found: list[Operator], number: int, workload: Workload) -> N
 
 def _casts(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     """What is not a copy around a library's transfer."""
-    return tuple(kernel for kernel in kernels if kernel.kind not in ("copy", "cat"))
+    return tuple(kernel for kernel in kernels if kernel.kind not in ("copy", "cat", "part_copy"))
 
 
 def _to_buffer(whole: Collective, tp: int) -> Kernel:
