@@ -1,7 +1,7 @@
 """A serving loop over time: sequences that run and wait, room for caches, tokens a second.
 
-What is drawn is of one engine, or of the first where several are simulated; means over spans of time, the highest where
-it is about room.
+What is drawn is of the whole deployment, and of the fullest accelerator where it is about room; means over spans of
+time, the highest where it is about room.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def serving_chart(course: Course, summary: Mapping[str, Any]) -> Figure:
     legend(figure, _ENTRIES)
     edges = np.linspace(0, course.end_ns / 1e9, _SPANS + 1)
     panels = [figure.add_axes((0.065, bottom, 0.92, 0.235)) for bottom in (0.625, 0.345, 0.065)]
-    engines = course.engines["decode"]
-    _sequences(panels[0], rows, edges, engines)
+    _sequences(panels[0], rows, edges, course.scale)
     _room(panels[1], rows, edges, summary["memory"]["hbm"]["cache"]["room_bytes"])
     _tokens(panels[2], course, edges, summary)
     for axes in panels:
@@ -54,13 +53,15 @@ def serving_chart(course: Course, summary: Mapping[str, Any]) -> Figure:
         axes.spines[["right", "top"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(FAINT)
         axes.tick_params(labelsize=9, labelcolor=INK, color=FAINT, labelbottom=axes is panels[-1])
+    panels[0].yaxis.set_major_formatter("{x:,.0f}")
+    panels[-1].yaxis.set_major_formatter("{x:,.0f}")
     panels[-1].set_xlabel("seconds", fontsize=9.5, color=INK, labelpad=1)
     return figure
 
 
-def _sequences(axes: Axes, rows: Many[Row], edges: npt.NDArray[np.float64], engines: int) -> None:
-    running = _mean(rows, [row.running for row in rows], edges) * engines
-    waiting = _mean(rows, [row.waiting for row in rows], edges) * engines
+def _sequences(axes: Axes, rows: Many[Row], edges: npt.NDArray[np.float64], scale: float) -> None:
+    running = _mean(rows, [row.running for row in rows], edges) * scale
+    waiting = _mean(rows, [row.waiting for row in rows], edges) * scale
     axes.stairs(running, edges, color=_RUNNING, lw=1.6)
     axes.stairs(waiting, edges, color=_WAITING, lw=1.6)
     axes.set_title("sequences", loc="left", fontsize=10.5, color=INK)
@@ -90,7 +91,7 @@ def _tokens(axes: Axes, course: Course, edges: npt.NDArray[np.float64], summary:
 
 
 def _mean(rows: Many[Row], values: Many[float], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Of *values* that hold during their rows, over each span; nothing between rows."""
+    """Of *values* that hold during their rows, over each span, summed over engines; nothing between rows."""
     seconds = [(row.end_ns - row.begin_ns) / 1e9 for row in rows]
     return _rate(rows, [value * s for value, s in zip(values, seconds, strict=True)], edges)
 

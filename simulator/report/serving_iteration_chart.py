@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _NAMES = {"decode": "decoding alone", "with_prompts": "with prompts"}
 _DARK = frozenset({"dense_s", "attention_s", "head_s", "pipeline_s", "exchange_s"})
 """Parts whose colour takes white letters."""
+_ROOM, _HEIGHT = 0.88, 0.26
+"""Of the figure's height, what lies under the legend, and what a bar takes of it."""
 _LEAST_SHARE = 0.005
 _LEAST_WORDS = 0.045
 """Of a bar, the part below which its time is not written into it."""
@@ -31,12 +33,13 @@ def iteration_chart(summary: Mapping[str, Any]) -> Figure:
     shown = [part for part in PARTS if any(_share(one, part) > _LEAST_SHARE for one in kinds.values())]
     legend(figure, [(PARTS[part][1], PARTS[part][0]) for part in shown])
     for number, (kind, one) in enumerate(kinds.items()):
-        axes = figure.add_axes((0.03, 0.56 - 0.4 * number, 0.94, 0.2))
+        slot = _ROOM / len(kinds)
+        axes = figure.add_axes((0.03, _ROOM - slot * (number + 0.5) - _HEIGHT / 2, 0.94, _HEIGHT))
         _bar(axes, one, shown)
         tokens = f", {one['prompt_tokens']:,.4g} tokens of prompts" if kind == "with_prompts" else ""
         words = (
             f"{_NAMES[kind]}: {human_time(one['p50'])} (p10 {human_time(one['p10'])}, p90 {human_time(one['p90'])}), "
-            f"{one['sequences']:,.4g} sequences decode{tokens}; {one['iterations']:,} iterations"
+            f"{one['sequences']:,.4g} sequences decode on each rank{tokens}; {one['iterations']:,} iterations"
         )
         axes.set_title(words, loc="left", fontsize=11.5, color=INK)
     return figure

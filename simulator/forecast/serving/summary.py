@@ -123,7 +123,7 @@ def _time(rows: Many[Row], span_ns: int, engines: int) -> dict[str, float]:
 
 
 def _iterations(rows: Many[Row]) -> dict[str, Any]:
-    """Of the mean iteration that only decodes, and of the mean one with prompts: time, its interval, sequences."""
+    """The mean iteration that only decodes, and the mean one with prompts: time, and what a rank has to do in it."""
     kinds = {
         "decode": [row for row in rows if not row.prompt_tokens],
         "with_prompts": [row for row in rows if row.prompt_tokens],
@@ -139,8 +139,8 @@ def _iteration(rows: Many[Row]) -> dict[str, Any]:
     return {
         **interval(mean_s, grades),
         "iterations": count,
-        "sequences": sum(row.decoding * row.iterations for row in rows) / count,
-        "prompt_tokens": sum(row.prompt_tokens * row.iterations for row in rows) / count,
+        "sequences": sum(row.decoding * row.iterations / row.ranks for row in rows) / count,
+        "prompt_tokens": sum(row.prompt_tokens * row.iterations / row.ranks for row in rows) / count,
         "parts": {name: float(figures[number]) for number, name in enumerate(PARTS)},
     }
 
