@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from simulator.forecast.scenario import Described
+from simulator.forecast.scenario_serving_offload import ServingOffload
 from simulator.forecast.scenario_sharding import Degree
 from simulator.forecast.section import Section
 
@@ -143,6 +144,7 @@ class Serving(Section):
         False, description="Blocks of prompts are kept while there is room, and found by the trace's hash_ids."
     )
     prefill: PrefillPool | None = Field(None, description="Present: prefill is done apart from decoding.")
+    offload: ServingOffload = ServingOffload()
     cuda_graphs: bool = Field(True, description="Iterations that only decode are captured, and replayed in one launch.")
     exchange: Exchange = Field("low_latency", description="How rows find their experts in iterations that only decode.")
     prefill_exchange: Exchange = Field(

@@ -15,6 +15,7 @@ from simulator.forecast.scenario_routing import Balancing
 from simulator.forecast.scenario_serving import ServingParallel, ServingScenario
 from simulator.forecast.serving.pool import Pool
 from simulator.forecast.serving.rank import Limits
+from simulator.forecast.serving_offloading import lower_tiers, serving_offload, serving_offload_problems
 from simulator.forecast.serving_problems import pools as asked_pools
 from simulator.hardware.cluster import Cluster
 from simulator.model.architecture import Architecture, MixtureOfExperts
@@ -43,6 +44,7 @@ def deploy(scenario: ServingScenario, folder: Path) -> tuple[Pool, ...]:
         cluster = find_cluster(scenario.cluster.model_copy(update={"accelerators": accelerators}), folder)
         problems += _split_problems(where, split, architecture)
         problems += _exchange_problems(scenario, where, split, architecture, cluster)
+        problems += serving_offload_problems(scenario, architecture, cluster)
         found.append((split, cluster))
     if problems:
         raise Refused(list(dict.fromkeys(problems)))
@@ -74,6 +76,7 @@ def _pool(
         decode_exchange=serving.exchange,
         two_batch_overlap=serving.two_batch_overlap,
         popularity=_popularity(scenario, architecture, folder, mesh, cluster.node.accelerators),
+        offload=serving_offload(scenario),
         in_order=scenario.routing.policy is None,
     )
     memories = [rank_memory(deployment, stage) for stage in range(mesh.pp)]
@@ -81,7 +84,8 @@ def _pool(
     limits = Limits(
         serving.max_sequences, tokens, serving.batching == "mixed" or apart, serving.admission == "answer" and not apart
     )
-    found = [Pool(deployment, memory, usable, serving.block_tokens, limits) for memory in memories]
+    tiers = lower_tiers(scenario, cluster)
+    found = [Pool(deployment, memory, usable, serving.block_tokens, limits, tiers) for memory in memories]
     typical = architecture.max_positions or 2**17
     return min(found, key=lambda pool: pool.cache_bytes / max(1.0, pool.memory.cache.bytes_of(typical)))
 

@@ -98,7 +98,7 @@ class Engine:
     def _row(self, plans: list[Plan]) -> Generator[simpy.Event, object, None]:
         pairs = list(zip(self.ranks, plans, strict=True))
         count = LONGEST_ROW
-        if any(plan.chunks for plan in plans):
+        if any(plan.chunks or plan.loaded_s for plan in plans):
             count = 1
         for rank, plan in pairs:
             count = rank.stretch(count) if plan.decodes else count
@@ -150,4 +150,5 @@ def _load(rank: Rank, plan: Plan, iterations: int) -> Load:
     """What *rank* computes in the middle of *iterations* iterations of *plan*."""
     decoding = rank.decoding if plan.decodes else 0
     contexts = rank.contexts + decoding * (iterations - 1) / 2 if decoding else 0.0
-    return Load(tuple((tokens, sequence.cached) for sequence, tokens in plan.chunks), decoding, contexts)
+    chunks = tuple((tokens, sequence.cached) for sequence, tokens in plan.chunks)
+    return Load(chunks, decoding, contexts, plan.loaded_s)

@@ -16,7 +16,7 @@ from simulator.forecast.serving.assembly import deploy
 from simulator.forecast.serving.loop import Course, Loop, Setting
 from simulator.forecast.serving.memory import serving_memory
 from simulator.forecast.serving.pool import Pool
-from simulator.forecast.serving.pricing import IterationPrices
+from simulator.forecast.serving.pricing import GRADES, IterationPrices
 from simulator.forecast.serving.requests import Request, requests
 from simulator.forecast.serving.summary import summarise
 from simulator.program.serving.pricer import IterationPricer
@@ -48,11 +48,18 @@ def serve(scenario: ServingScenario, folder: Path, progress: Progress | None = N
         return ServingForecast(head | serving_memory(pools, wanted, None), None)
     cluster = find_cluster(scenario.cluster, folder)
     setting = Setting(cluster, asked.requests.concurrency, asked.requests.prefilled, asked.prefix_cache)
-    prices = [IterationPrices(IterationPricer(pool.deployment).price, pool.batches) for pool in pools]
+    prices = [_prices(pool) for pool in pools]
     course = Loop(pools, prices, setting).run(wanted, lambda share: say("simulating", share))
     summary = head | serving_memory(pools, wanted, course) | summarise(scenario, pools, prices, course)
     summary["engine"]["wall_s"] = perf_counter() - began
     return ServingForecast(summary, course)
+
+
+def _prices(pool: Pool) -> IterationPrices:
+    deployment = pool.deployment
+    grades = [tier.grade for tier in pool.tiers] or ["measured"]
+    loads = max(grades, key=GRADES.index)
+    return IterationPrices(IterationPricer(deployment).price, pool.batches, len(deployment.architecture.layers), loads)
 
 
 def has_room(pool: Pool, wanted: Many[Request]) -> bool:

@@ -24,6 +24,7 @@ KINDS = {
     "exchange": "exchanges between accelerators",
     "small kernels": "small kernels",
     "launch": "the host's launches",
+    "host": "what comes from host memory, drives or the host's cores",
     "idle": "too few requests",
 }
 
@@ -77,6 +78,7 @@ def _shares(row: Row, reading: _Reading) -> dict[str, float]:
         "exchange": parts["exchange_s"] + parts["tensor_parallel_s"] + parts["pipeline_s"],
         "small kernels": parts["small_kernels_s"] + parts["head_s"],
         "launch": parts["launch_bound_s"],
+        "host": parts["host_s"],
     }
     total = sum(found.values()) or 1.0
     return {kind: float(np.float64(seconds) / total) for kind, seconds in found.items()}

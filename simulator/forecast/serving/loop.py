@@ -104,8 +104,8 @@ class Loop:
         return engines
 
     def _rank(self, pool: Pool) -> Rank:
-        room = pool.new_cache()
-        return Rank(pool.limits, room, PrefixCache(room) if self._setting.prefix_cache else None)
+        room, tiers = pool.new_cache(), pool.new_tiers()
+        return Rank(pool.limits, room, PrefixCache(room, tiers) if self._setting.prefix_cache else None, tiers)
 
     def _dealt(self, requests: Many[Request]) -> list[Request]:
         """Start the arrivals; the requests that are simulated: those of the ranks that are."""

@@ -11,6 +11,8 @@ from typing import Any
 from simulator.forecast.serving.loop import Course
 from simulator.forecast.serving.pool import Pool
 from simulator.forecast.serving.requests import Request
+from simulator.program.drives import DRIVE_TIER
+from simulator.program.host_memory import HOST_TIER
 
 NAMES = ("decode", "prefill")
 """Pools in their order."""
@@ -22,11 +24,40 @@ def serving_memory(pools: Many[Pool], wanted: Many[Request], course: Course | No
     Without a *course*, caches are those of the longest request alone.
     """
     blocks = [_block(pool, wanted, course, name) for pool, name in zip(pools, NAMES, strict=False)]
+    below = _below(pools[0], wanted, course, blocks[0]["breakdown"]["caches"])
     short = any(block["peak_bytes"] > block["usable_bytes"] for block in blocks)
+    short = short or any(block["peak_bytes"] > block["capacity_bytes"] for block in below.values())
     waited = course is not None and any(rank.refusals or rank.preemptions for rank in course.ranks["decode"])
     other = {"prefill_memory": {"hbm": blocks[1]}} if len(blocks) > 1 else {}
     verdict = "does not fit" if short else "tight" if waited else "fits"
-    return {"fits": not short, "verdict": verdict, "memory": {"hbm": blocks[0]}, **other}
+    return {"fits": not short, "verdict": verdict, "memory": {"hbm": blocks[0], **below}, **other}
+
+
+def _below(pool: Pool, wanted: Many[Request], course: Course | None, caches: float) -> dict[str, Any]:
+    """Of a card's part of host memory and of drives, where they hold anything; *caches* are those on the card."""
+    memory, node = pool.memory, pool.deployment.cluster.node
+    kept = {tier.name: 0.0 for tier in pool.tiers}
+    for rank in course.ranks["decode"] if course else ():
+        for name, size in rank.tiers.peak_bytes.items() if rank.tiers else ():
+            kept[name] = max(kept[name], pool.batches * size)
+    mean = sum(request.prompt_tokens + request.output_tokens - 1 for request in wanted) / len(wanted)
+    away = memory.host_cache.bytes_of(round(mean)) / max(1.0, memory.cache.bytes_of(round(mean))) * caches
+    tiers = {
+        HOST_TIER: (node.ddr.capacity.value, {**memory.host, "caches": away, "kept caches": kept.get(HOST_TIER, 0.0)}),
+        DRIVE_TIER: (
+            0.0 if node.nvme is None else node.nvme.capacity.value,
+            {"weights": memory.drives_bytes, "kept caches": kept.get(DRIVE_TIER, 0.0)},
+        ),
+    }
+    return {
+        name: {
+            "peak_bytes": sum(held.values()),
+            "capacity_bytes": pool.share_of(capacity),
+            "breakdown": {kind: size for kind, size in held.items() if size},
+        }
+        for name, (capacity, held) in tiers.items()
+        if any(held.values()) or name in kept
+    }
 
 
 def _block(pool: Pool, wanted: Many[Request], course: Course | None, name: str) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.forecast.memory import COMMUNICATOR_BYTES, CONTEXT_BYTES
 from simulator.forecast.serving.cache_pool import CachePool
+from simulator.forecast.serving.lower_tiers import LowerTiers, Tier
 from simulator.forecast.serving.rank import Limits
+from simulator.program.host_memory import HOST_TIER
 from simulator.program.serving.deployment import Deployment
 from simulator.program.serving.memory import RankMemory
 
@@ -22,6 +24,8 @@ class Pool:
     """Of an accelerator's memory."""
     block_tokens: int
     limits: Limits
+    tiers: tuple[Tier, ...] = ()
+    """Below a card: where caches go that it lets go."""
 
     @property
     def accelerators(self) -> int:
@@ -57,8 +61,25 @@ class Pool:
 
     @property
     def cache_bytes(self) -> float:
-        """What is left for caches; negative: missing."""
-        return self.usable_bytes - sum(self.held().values())
+        """What is left for caches; negative: missing. A part of each in host memory must have room there, too."""
+        room, away = self.usable_bytes - sum(self.held().values()), self.memory.host_cache.token_bytes
+        return min(room, self.host_room_bytes / away * self.memory.cache.token_bytes) if away else room
+
+    @property
+    def host_room_bytes(self) -> float:
+        """What a card's part of host memory leaves for caches."""
+        kept = sum(tier.capacity_bytes for tier in self.tiers if tier.name == HOST_TIER)
+        return self.share_of(self.deployment.cluster.node.ddr.capacity.value) - sum(self.memory.host.values()) - kept
+
+    def share_of(self, node_bytes: float) -> float:
+        """A card's part of what its node has."""
+        cluster = self.deployment.cluster
+        return node_bytes / min(cluster.accelerators, cluster.node.accelerators)
+
+    def new_tiers(self) -> LowerTiers | None:
+        """The tiers below one batch's caches; None where there are none."""
+        parts = [replace(tier, capacity_bytes=tier.capacity_bytes / self.batches) for tier in self.tiers]
+        return LowerTiers(tuple(parts)) if parts else None
 
     def new_cache(self) -> CachePool:
         """Room for the caches of one batch."""

@@ -11,14 +11,15 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from simulator.forecast.serving.cache_pool import CachePool
+from simulator.forecast.serving.lower_tiers import LowerTiers
 from simulator.forecast.serving.request_traces import HASH_TOKENS
 
 
 class PrefixCache:
-    """The hashed blocks of one rank, inside the room of its *pool*."""
+    """The hashed blocks of one rank, inside the room of its *pool*; what it forgets goes to *tiers* below."""
 
-    def __init__(self, pool: CachePool) -> None:
-        self._pool = pool
+    def __init__(self, pool: CachePool, tiers: LowerTiers | None = None) -> None:
+        self._pool, self._tiers = pool, tiers
         self.hash_blocks = HASH_TOKENS // pool.block_tokens
         """Blocks of the pool that one hash stands for."""
         self._holders: dict[int, int] = {}
@@ -30,6 +31,13 @@ class PrefixCache:
         """The first of *hashes* that are there."""
         for number, one in enumerate(hashes):
             if one not in self._holders and one not in self._idle:
+                return hashes[:number]
+        return hashes
+
+    def below(self, hashes: tuple[int, ...]) -> tuple[int, ...]:
+        """The first of *hashes* that lower tiers have."""
+        for number, one in enumerate(hashes):
+            if self._tiers is None or not self._tiers.holds(one):
                 return hashes[:number]
         return hashes
 
@@ -70,4 +78,6 @@ class PrefixCache:
         """Forget idle blocks until what is held and what is kept fit together."""
         size = self.hash_blocks * self._pool.block_bytes
         while self._idle and self._pool.used_bytes + len(self._idle) * size > self._pool.capacity_bytes:
-            self._idle.popitem(last=False)
+            gone, _ = self._idle.popitem(last=False)
+            if self._tiers is not None:
+                self._tiers.put(gone, size)

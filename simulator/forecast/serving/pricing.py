@@ -14,12 +14,13 @@ when each rank brings the mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import floor, log2
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.forecast.serving.lower_tiers import waited_s
 from simulator.program.serving.iteration import Chunk, Iteration, Parts, Price
 
 GRADES = ("measured", "scaled", "datasheet", "assumed")
@@ -29,6 +30,7 @@ FIGURES = (*PARTS, "interval_s", *GRADES)
 SHARED = np.array([name in ("experts_s", "exchange_s") for name in FIGURES])
 """Those that ranks in step do together."""
 _INTERVAL = len(PARTS)
+_HOST = PARTS.index("host_s")
 EXACT = 16
 """Numbers up to it are on the grid."""
 POINTS = 4
@@ -46,13 +48,18 @@ class Load:
     decoding: int = 0
     contexts: float = 0.0
     """Tokens that all decoding sequences attend to."""
+    loaded_s: float = 0.0
+    """Seconds in which caches come up from lower tiers."""
 
 
 class IterationPrices:
     """Prices by *price*, the exact one, of ranks whose engine has so many pipeline *stages*."""
 
-    def __init__(self, price: Callable[[Iteration], Price], stages: int = 1) -> None:
-        self._price, self._stages = price, stages
+    def __init__(
+        self, price: Callable[[Iteration], Price], stages: int = 1, layers: int = 1, loads: str = "measured"
+    ) -> None:
+        """Caches that come up do so for one of *layers* after the other; *loads* is what is known of their way."""
+        self._price, self._stages, self._layers, self._loads = price, stages, layers, FIGURES.index(loads)
         self._known: dict[Iteration, Figures] = {}
 
     @property
@@ -66,7 +73,18 @@ class IterationPrices:
         return round(1e9 * (latency if self._stages == 1 else max(latency, self._stages * interval)))
 
     def together(self, loads: Sequence[Load]) -> Figures:
-        """Figures of an iteration of ranks in step with *loads*."""
+        """Figures of an iteration of ranks in step with *loads*, all of which wait for the caches that come up."""
+        found = self._computed([replace(load, loaded_s=0.0) for load in loads])
+        loaded_s = max(load.loaded_s for load in loads)
+        if not loaded_s:
+            return found
+        found = found.copy()
+        waits = waited_s(loaded_s, float(found[:_INTERVAL].sum()), self._layers)
+        for figure in (_HOST, _INTERVAL, self._loads):
+            found[figure] += waits
+        return found
+
+    def _computed(self, loads: Sequence[Load]) -> Figures:
         alike = set(loads)
         if len(alike) == 1:
             return self.of(loads[0])

@@ -4,7 +4,7 @@
 *prefill_first* is SGLang's: prompts alone as long as one can be taken in, decoding sequences otherwise. A sequence is
 taken in when the blocks of all that it computes first are free, or with *reserves* those of its longest answer too,
 which TensorRT-LLM calls guaranteed no evict. When a decoding sequence finds no block, the one taken in last goes back
-to the head of the queue, and computes its cache again.
+to the head of the queue, and computes its cache again, unless tiers below the card have kept it.
 
 Decoding sequences are counted, not walked through: how many, how many tokens they hold, whose last token is when, and
 how many of them need a block at which iteration. So an iteration costs the same for one sequence and for a thousand.
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from simulator.forecast.serving.cache_pool import CachePool
+from simulator.forecast.serving.lower_tiers import LowerTiers
 from simulator.forecast.serving.prefix_cache import PrefixCache
 from simulator.forecast.serving.request_traces import HASH_TOKENS
 from simulator.forecast.serving.sequence import Sequence
@@ -43,13 +44,21 @@ class Plan:
     """Tokens that prompts compute."""
     decodes: bool = False
     """Whether the decoding sequences take part."""
+    loaded_s: float = 0.0
+    """Seconds in which caches come up from lower tiers for it."""
 
 
 class Rank:
     """Queues, batch and cache of one rank."""
 
-    def __init__(self, limits: Limits, pool: CachePool, prefixes: PrefixCache | None = None) -> None:
-        self._limits, self.pool, self._prefixes = limits, pool, prefixes
+    def __init__(
+        self,
+        limits: Limits,
+        pool: CachePool,
+        prefixes: PrefixCache | None = None,
+        tiers: LowerTiers | None = None,
+    ) -> None:
+        self._limits, self.pool, self._prefixes, self.tiers = limits, pool, prefixes, tiers
         self.waiting: deque[Sequence] = deque()
         self._filling: dict[Sequence, None] = {}
         self._decoding: dict[Sequence, None] = {}
@@ -107,7 +116,7 @@ class Rank:
             budget = self._chunk(plan, sequence, budget)
         while budget > 0 and self.waiting and self.running < self._limits.max_sequences:
             sequence = self.waiting[0]
-            if not self._take_in(sequence):
+            if not self._take_in(sequence, plan):
                 self.refusals += 1
                 break
             self.waiting.popleft()
@@ -126,8 +135,10 @@ class Rank:
             plan.chunks.append((sequence, tokens))
         return budget - tokens
 
-    def _take_in(self, sequence: Sequence) -> bool:
-        """Set aside what *sequence* needs to begin, if there is room beside the next tokens of those that decode."""
+    def _take_in(self, sequence: Sequence, plan: Plan) -> bool:
+        """Set aside what *sequence* needs to begin, if there is room beside the next tokens of those that decode; what
+        lower tiers have of it comes up beside *plan*.
+        """
         found = self._found(sequence)
         own = self._first_blocks(sequence) - len(found) * self._hash_blocks
         idle = self._prefixes.idle_among(found) * self._hash_blocks if self._prefixes else 0
@@ -140,12 +151,28 @@ class Rank:
         sequence.hashes = found
         sequence.cached = sequence.request.prompt_tokens
         if not sequence.ready:
-            known = max(len(found) * HASH_TOKENS, sequence.request.cached_tokens)
+            returns, below = bool(sequence.away), self._loaded(sequence, len(found), plan)
+            known = max(len(found) * HASH_TOKENS, sequence.request.cached_tokens, below)
             sequence.cached = min(known, sequence.target - 1)
-            self.found_tokens += sequence.cached
+            self.found_tokens += 0 if returns else sequence.cached
         sequence.left = 0 if sequence.ready else sequence.target - sequence.cached
         self._make_room()
         return True
+
+    def _loaded(self, sequence: Sequence, found: int, plan: Plan) -> int:
+        """Bring up what lower tiers have of *sequence*, of whose hashes the card has *found*; tokens that it knows."""
+        if self.tiers is None:
+            return 0
+        if sequence.away:
+            plan.loaded_s += self.tiers.take(sequence)
+            known, sequence.away = sequence.away, 0
+            return known
+        if self._prefixes is None:
+            return 0
+        whole = sequence.request.prompt_tokens // HASH_TOKENS
+        below = self._prefixes.below(sequence.request.hash_ids[found:whole])
+        plan.loaded_s += sum(self.tiers.take(one) for one in below)
+        return (found + len(below)) * HASH_TOKENS
 
     def _first_blocks(self, sequence: Sequence) -> int:
         if self._limits.reserves:
@@ -202,10 +229,19 @@ class Rank:
         else:
             self._end_decoding(sequence)
             sequence.generated = sequence.request.output_tokens - (sequence.ends - self._tick)
+        self._keep(sequence)
         self._let_go(sequence, self._held_tokens(sequence))
         sequence.preemptions += 1
         self.preemptions += 1
         self.waiting.appendleft(sequence)
+
+    def _keep(self, sequence: Sequence) -> None:
+        """Have lower tiers keep the cache of *sequence*, which is sent back."""
+        if self.tiers is None or not sequence.cached:
+            return
+        size = self.pool.need_bytes(self.pool.blocks(sequence.cached), sequence.longest)
+        self.tiers.put(sequence, size)
+        sequence.away = sequence.cached if self.tiers.holds(sequence) else 0
 
     def _held_tokens(self, sequence: Sequence) -> int:
         """Tokens whose blocks it holds."""

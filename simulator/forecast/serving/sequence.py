@@ -26,6 +26,8 @@ class Sequence:
     """While it decodes: after which of its rank's iterations it ends."""
     hashes: tuple[int, ...] = ()
     """Of the blocks of its prompt that it may share with others."""
+    away: int = 0
+    """Tokens of its cache that lower tiers keep, while it waits."""
     preemptions: int = 0
     first_ns: int = -1
     end_ns: int = -1
