@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from simulator.report.headline import tier_label
 from simulator.report.tables import memory_tables, new_table, percent, plain_number, provenance, titled
 from simulator.units import human_bytes, human_time
 
@@ -21,6 +22,7 @@ PARTS = {
     "pipeline_s": ("pipeline hand-overs", "#882255"),
     "small_kernels_s": ("small kernels", "#CC79A7"),
     "head_s": ("embedding, output layer, choice", "#5D4037"),
+    "host_s": ("waiting for host or drives", "#A1887F"),
     "launch_bound_s": ("waiting for launches", "#9AA0A6"),
     "pipeline_wait_s": ("waiting for other stages", "#7D8B96"),
     "idle_s": ("idle", "#D5D9DC"),
@@ -33,9 +35,9 @@ def serving_table(summary: Mapping[str, Any]) -> Group:
     from rich.console import Group
 
     head = titled(summary["scenario"], summary["verdict"])
-    memory = {"hbm": summary["memory"]["hbm"]}
+    memory = summary["memory"]
     if "duration_s" not in summary:
-        return Group(head, f"[bold]{_short(memory['hbm'])}[/bold]", *memory_tables(memory))
+        return Group(head, f"[bold]{_short(memory)}[/bold]", *memory_tables(memory))
     told = f"[bold]{answer(summary)}[/bold]"
     return Group(head, told, "", _facts(summary), "", _times(summary), *memory_tables(memory))
 
@@ -54,7 +56,12 @@ def answer(summary: Mapping[str, Any]) -> str:
     return f"{said[0].upper()}{said[1:]}; {each} tokens/s an accelerator"
 
 
-def _short(held: Mapping[str, Any]) -> str:
+def _short(memory: Mapping[str, Any]) -> str:
+    held = memory["hbm"]
+    for tier, below in memory.items():
+        if tier != "hbm" and below["peak_bytes"] > below["capacity_bytes"]:
+            peak, capacity = human_bytes(below["peak_bytes"]), human_bytes(below["capacity_bytes"])
+            return f"{tier_label(tier)} of each accelerator would hold {peak} of {capacity}"
     peak, usable = human_bytes(held["peak_bytes"]), human_bytes(held["usable_bytes"])
     return f"The longest request makes it {peak}, and serving.memory_utilization leaves {usable}"
 
