@@ -54,6 +54,20 @@ def test_a_sequence_that_was_sent_back_comes_back_with_its_cache() -> None:
     assert ends[True][1] < ends[False][1]
 
 
+def test_a_sequence_that_was_forgotten_computes_its_cache_again() -> None:
+    ends = {}
+    for host in (0, 1000):
+        engines = Small(tokens=200, max_batch_tokens=50)
+        engines.ranks[0].tiers = tiers(host)
+        first, second = engines.submit(80, 60), engines.submit(80, 60)
+        engines.env.run(until=0.02e9)
+        engines.ranks[0].tiers.forget(second)
+        engines.env.run()
+        ends[host] = ms(first.end_ns, second.end_ns)
+    assert ends[0][0] == ends[1000][0]
+    assert ends[0][1] >= ends[1000][1]
+
+
 def test_a_prompt_finds_in_host_memory_what_the_card_forgot() -> None:
     below = tiers(10_000)
     engines = Small(tokens=1024, prefixes=lambda pool: PrefixCache(pool, below), max_batch_tokens=512, block_tokens=8)

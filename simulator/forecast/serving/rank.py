@@ -151,23 +151,25 @@ class Rank:
         sequence.hashes = found
         sequence.cached = sequence.request.prompt_tokens
         if not sequence.ready:
-            returns, below = bool(sequence.away), self._loaded(sequence, len(found), plan)
+            kept = self._returned(sequence, plan)
+            below = kept or self._brought_up(sequence, len(found), plan)
             known = max(len(found) * HASH_TOKENS, sequence.request.cached_tokens, below)
             sequence.cached = min(known, sequence.target - 1)
-            self.found_tokens += 0 if returns else sequence.cached
+            self.found_tokens += 0 if kept else sequence.cached
         sequence.left = 0 if sequence.ready else sequence.target - sequence.cached
         self._make_room()
         return True
 
-    def _loaded(self, sequence: Sequence, found: int, plan: Plan) -> int:
-        """Bring up what lower tiers have of *sequence*, of whose hashes the card has *found*; tokens that it knows."""
-        if self.tiers is None:
+    def _returned(self, sequence: Sequence, plan: Plan) -> int:
+        """Tokens of *sequence*, which was sent back, that lower tiers have kept, and now bring up."""
+        if self.tiers is None or not self.tiers.holds(sequence):
             return 0
-        if sequence.away:
-            plan.loaded_s += self.tiers.take(sequence)
-            known, sequence.away = sequence.away, 0
-            return known
-        if self._prefixes is None:
+        plan.loaded_s += self.tiers.take(sequence)
+        return sequence.away
+
+    def _brought_up(self, sequence: Sequence, found: int, plan: Plan) -> int:
+        """Tokens that *sequence* begins with, once lower tiers have brought up what follows the *found* hashes."""
+        if self.tiers is None or self._prefixes is None:
             return 0
         whole = sequence.request.prompt_tokens // HASH_TOKENS
         below = self._prefixes.below(sequence.request.hash_ids[found:whole])
@@ -241,7 +243,7 @@ class Rank:
             return
         size = self.pool.need_bytes(self.pool.blocks(sequence.cached), sequence.longest)
         self.tiers.put(sequence, size)
-        sequence.away = sequence.cached if self.tiers.holds(sequence) else 0
+        sequence.away = sequence.cached
 
     def _held_tokens(self, sequence: Sequence) -> int:
         """Tokens whose blocks it holds."""

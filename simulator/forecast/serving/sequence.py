@@ -27,7 +27,7 @@ class Sequence:
     hashes: tuple[int, ...] = ()
     """Of the blocks of its prompt that it may share with others."""
     away: int = 0
-    """Tokens of its cache that lower tiers keep, while it waits."""
+    """Tokens of its cache that lower tiers were given to keep, when it was sent back."""
     preemptions: int = 0
     first_ns: int = -1
     end_ns: int = -1
