@@ -5,7 +5,7 @@ from small_jobs import SCENARIO, write_small
 
 from simulator.documents import InvalidDocument
 from simulator.forecast.forecast import forecast
-from simulator.forecast.reading import read_scenario
+from simulator.forecast.reading import open_any_scenario, read_scenario
 from simulator.forecast.validation import Comparison, as_json, measured_cases, validate
 
 
@@ -113,4 +113,4 @@ def test_progress_names_each_case(folder: Path) -> None:
 def test_shipped_cases_are_found_and_measured() -> None:
     paths = measured_cases([])
     assert len(paths) > 50
-    assert all(read_scenario(str(path))[0].measured for path in paths[::10])
+    assert all(open_any_scenario(str(path))[0].content.measured for path in paths[::10])
