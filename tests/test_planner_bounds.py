@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -23,7 +24,7 @@ from simulator.planner.expert_rows import ExpertRows
 from simulator.planner.least_prices import LeastPrices
 from simulator.planner.mixed_prices import MixedPrices
 from simulator.planner.split_prices import SplitPrices
-from simulator.planner.splits import NO_OVERLAP, OWN, SCHEDULES, WAYS, Splits
+from simulator.planner.splits import EVEN, NO_OVERLAP, OPEN, OWN, SCHEDULES, WAYS, Splits
 
 VARIANTS = {
     "dense": ("dense",),
@@ -131,7 +132,10 @@ VARIANTS = {
 
 @cache
 def _bounded(variant: str) -> tuple[ScenarioInFolder, Splits, tuple[Bound, ...]]:
-    """The candidates of a variant, and their bounds from the roughest to the closest."""
+    """The candidates of a variant, and their bounds from the roughest to the closest.
+
+    Rough ones are of any way to share layers among stages, the others of the even one.
+    """
     kind, *overrides = VARIANTS[variant]
     scenario, folder = write_small(Path(mkdtemp()))(kind, "training.global_batch_sequences=32", *overrides)
     job = job_of_any_split(for_any_sharding(scenario), folder)
@@ -140,7 +144,9 @@ def _bounded(variant: str) -> tuple[ScenarioInFolder, Splits, tuple[Bound, ...]]
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None
     rough, close = LeastPrices(job), SplitPrices(job, experts, images)
     sources = (rough, rough, rough), (close, rough, rough), (close, close, rough), (close, close, close)
-    return (scenario, folder), splits, tuple(Bounds(job, MixedPrices(*three), 32).of(splits) for three in sources)
+    first, *others = (Bounds(job, MixedPrices(*three), 32) for three in sources)
+    even = splits.where(splits["sharing"] == OPEN, sharing=EVEN)
+    return (scenario, folder), even, (first.of(splits), *(bounds.of(even) for bounds in others))
 
 
 def _hold(number: int, bounds: tuple[Bound, ...], summary: dict[str, Any]) -> None:
@@ -184,6 +190,25 @@ def test_no_bound_of_a_schedule_and_a_way_is_above_its_simulation(
     _hold(number, bounds, summary)
 
 
+@pytest.mark.parametrize("variant", ["dense", "mixture", "latent, discarding", "predicting, discarding"])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_bound_is_above_its_simulation_however_layers_are_shared(variant: str, data: st.DataObject) -> None:
+    (scenario, folder), splits, (rough, *_) = _bounded(variant)
+    job = job_of_any_split(for_any_sharding(scenario), folder)
+    number = int(data.draw(st.sampled_from(np.flatnonzero((splits["pp"] > 1) & (splits["recompute"] != OWN)))))
+    split = splits.split(number)
+    stages = split.pp if SCHEDULES[split.schedule] == "dualpipe" else split.pp * split.virtual_pipeline
+    cuts = sorted(data.draw(st.lists(st.integers(0, 4), min_size=stages - 1, max_size=stages - 1)))
+    shared = splits.only(np.array([number]))
+    shared.share(0, tuple(after - before for before, after in pairwise([0, *cuts, 4])))
+    prices = SplitPrices(job, ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing else None)
+    close = Bounds(job, MixedPrices(prices, prices, prices), 32).of(shared)
+    summary = forecast(changed(scenario, settings_of(shared.split(0), scenario.training)), folder).summary
+    _hold(number, (rough,), summary)
+    _hold(0, (close,), summary)
+
+
 @pytest.mark.parametrize("routing", ["workload=W5_zero_expert_rank", "synthetic={sigma: 1.0}", "policy={name: eplb}"])
 def test_rows_are_those_of_the_forecast(routing: str) -> None:
     scenario, folder = write_small(Path(mkdtemp()))("mixture", "parallel.ep=8", f"routing.{routing}")
@@ -195,6 +220,7 @@ def test_rows_are_those_of_the_forecast(routing: str) -> None:
 
 def test_the_bound_of_a_split_does_not_depend_on_its_company() -> None:
     scenario, splits, bounds = _bounded("mixture")
+    assert splits.split(7).pp == 1
     job = assemble_job(*scenario)
     experts = ExpertRows(*scenario, job.architecture, job.cluster)
     for prices, bound in ((LeastPrices(job), bounds[0]), (SplitPrices(job, experts), bounds[-1])):

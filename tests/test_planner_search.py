@@ -50,6 +50,31 @@ def test_losers_are_told_what_they_lose_by(tmp_path: Path) -> None:
         assert other["verdict"] == "left" or other["loses_by"]["at_least"]
 
 
+def test_the_own_layout_is_simulated_first_with_what_its_cards_leave(tmp_path: Path) -> None:
+    own = ("parallel={dp_shard: 8, pp: 2, stage_layers: [3, 1]}", "training.zero=1", "training.recompute=full")
+    scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=32", *own)
+    search, case = prepare(scenario, folder)
+    assert search.own == len(search.splits) - 1
+    assert search.next(4) == [search.own]
+    assert case(search.own).scenario.parallel == scenario.parallel
+    on_fewer, _ = prepare(changed(scenario, {"cluster.accelerators": 8}), folder)
+    assert on_fewer.own is not None
+    split = on_fewer.splits.split(on_fewer.own)
+    assert (split.dp_shard, split.pp, split.stage_layers) == (4, 2, (3, 1))
+    on_odd, _ = prepare(changed(scenario, {"parallel.pp": 3, "parallel.stage_layers": None}), folder)
+    assert on_odd.own is None
+
+
+def test_no_plan_is_slower_than_the_layout_that_it_was_asked_about(tmp_path: Path) -> None:
+    own = ("parallel={dp_shard: 8, pp: 2, stage_layers: [3, 1]}", "training.zero=1")
+    scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=32", *own)
+    with workers("local", 1) as pool:
+        found = plan(scenario, folder, Store(tmp_path / "plan"), pool, most=3)
+    mine = forecast(scenario, folder).summary["step_time_s"]["p50"]
+    assert [split["step_time_s"] for split in found["splits"] if split["own"]] == [mine]
+    assert found["winner"]["step_time_s"] <= mine
+
+
 def test_a_plan_goes_on_where_it_ended(tmp_path: Path) -> None:
     scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=16")
     with workers("local", 1) as pool:

@@ -16,6 +16,7 @@ from simulator.planner.plan import prepare
 from simulator.planner.search import Search
 from simulator.planner.sharpening import SHARPEST, Sharpening
 from simulator.planner.split_prices import SplitPrices
+from simulator.planner.splits import OPEN
 
 
 @pytest.fixture
@@ -29,6 +30,7 @@ def test_sharpened_bounds_are_those_of_a_forecasts_own_prices(tmp_path: Path) ->
     scenario = for_any_sharding(scenario)
     job = job_of_any_split(scenario, folder)
     splits = candidates(scenario, job).only(np.arange(0, 15000, 300))
+    assert (splits["sharing"] == OPEN).any()
     prices = SplitPrices(job, ExpertRows(scenario, folder, job.architecture, job.cluster))
     sharpening, numbers = Sharpening(splits, job, prices, 32), np.arange(len(splits))
     rough_s, steps = sharpening.bound.step_s.copy(), 0
@@ -37,12 +39,14 @@ def test_sharpened_bounds_are_those_of_a_forecasts_own_prices(tmp_path: Path) ->
     close = Bounds(job, MixedPrices(prices, prices, prices), 32).of(splits)
     assert steps == SHARPEST
     assert sharpening.is_sharp(numbers).all()
+    assert not (splits["sharing"] == OPEN).any()
     assert (sharpening.bound.step_s >= rough_s).all()
     assert sharpening.bound.step_s == pytest.approx(close.step_s, rel=1e-9)
     assert sharpening.bound.peak_bytes == pytest.approx(close.peak_bytes, rel=1e-9)
 
 
 def test_what_is_simulated_next_has_the_lowest_sharp_bounds_of_different_families(search: Search) -> None:
+    search.own = None
     chosen = search.next(4)
     assert search.bounds.is_sharp(np.array(chosen)).all()
     bounds = search.bound.step_s[chosen]
@@ -57,6 +61,7 @@ def test_what_is_simulated_next_has_the_lowest_sharp_bounds_of_different_familie
 
 
 def test_few_bounds_are_sharpened(search: Search) -> None:
+    search.own = None
     search.next(4)
     everything = np.arange(len(search.splits))
     assert search.bounds.is_sharp(everything).sum() < len(everything) / 10

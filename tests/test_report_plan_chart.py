@@ -4,7 +4,14 @@ from simulator.report.plan_chart import plan_chart
 def split(step_s, peak_gb, verdict):
     parallel = {"dp_replicate": 1, "dp_shard": 8, "tp": 1, "cp": 1, "pp": 1, "ep": 1, "etp": 1}
     settings = {"zero": 3, "recompute": "none", "micro_batch_sequences": 1, "pipeline_schedule": "1f1b"}
-    told = {"virtual_pipeline": 1, "overlap_exchanges": False, "exchange": "all_to_all", "usd": None, "error": None}
+    told = {
+        "virtual_pipeline": 1,
+        "stage_layers": None,
+        "overlap_exchanges": False,
+        "exchange": "all_to_all",
+        "usd": None,
+        "error": None,
+    }
     found = {"step_time_s": step_s, "peak_bytes": peak_gb * 1e9, "verdict": verdict, "pareto": False, "loses_by": None}
     return {"parallel": parallel, **settings, **told, "step_time_at_least_s": 1.0, "peak_at_least_bytes": 1e9, **found}
 

@@ -10,6 +10,7 @@ SPLIT = {
     "micro_batch_sequences": 1,
     "pipeline_schedule": "1f1b",
     "virtual_pipeline": 1,
+    "stage_layers": None,
     "overlap_exchanges": False,
     "exchange": "all_to_all",
 }

@@ -64,9 +64,9 @@ def plan(
 ) -> None:
     """Rank every valid split of the job over its cards: bounded, the best simulated, the winner and why others lose.
 
-    The scenario's own `parallel` section counts for nothing. With `campaign.most_accelerators` every size of cluster up
-    to that is planned, and the cheapest that meets deadline and budget named. Results are kept in parquet: a second run
-    goes on where the first one ended.
+    The scenario's own layout is tried first, with the `dp_shard` that its cards leave. With
+    `campaign.most_accelerators` every size of cluster up to that is planned, and the cheapest that meets deadline and
+    budget named. Results are kept in parquet: a second run goes on where the first one ended.
     """
     conclude(lambda: _answer(scenario, changes or [], over or [], (simulate, explain, backend, jobs, out)), as_json)
 

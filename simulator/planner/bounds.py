@@ -5,7 +5,8 @@ so a stage takes at least their sum for every micro-batch; before its first one 
 but where gradients of weights come last, they run backward after its last one. Two passes that run together take no
 less than their kernels, and than their transfers of each kind. The streams of parameter gathers and of gradient
 reductions, the host that launches kernels, and the ports of each level of the fabric, are bounds of their own. Memory:
-what is resident, and what is alive when a stage holds most micro-batches.
+what is resident, and what is alive when a stage holds most micro-batches. Where it is open how layers lie on stages,
+all this is of any way to share them (`any_sharing.py`), at rough prices alone: those spread rows evenly over ranks.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simulator.planner.any_sharing import Kinds, times_the_mean
 from simulator.planner.data_parallel import DataParallel
 from simulator.planner.memory_bound import MemoryBound
 from simulator.planner.mixed_prices import MixedPrices
 from simulator.planner.orders import Order
 from simulator.planner.passes import COMPUTE, EXCHANGE, HOST, PARTS
-from simulator.planner.splits import LAYOUT, Column, Splits
-from simulator.planner.stages import Edges, StageSums, Values, stage_edges
+from simulator.planner.sharing import share
+from simulator.planner.splits import LAYOUT, OPEN, Column, Splits
+from simulator.planner.stages import Edges, Values, stage_edges
 from simulator.program.job import Job
 
 TERMS = (*PARTS, "pipeline_bubble_s", "exposed_fsdp_s")
@@ -53,8 +56,17 @@ class _Work:
     stream: Values
     tail: Values
 
+    def of(self, which: Column) -> _Work:
+        """The splits that *which* names."""
+        first, second = self.waited
+        return _Work(
+            self.forward[which], self.backward[which], (first[which], second[which]), self.busy[which],
+            self.stream[which], self.tail[which],
+        )  # fmt: skip
+
 
 _ORDER = ("pp", "virtual_pipeline", "schedule", "overlap")
+"""What says how the passes of a pipeline follow each other."""
 _APART = (*LAYOUT, "recompute", "exchange")
 """What tells splits apart that have one order: dp_replicate follows from the other degrees."""
 
@@ -68,27 +80,30 @@ class Bounds:
         self._batch = global_batch_sequences
         self._data_parallel = DataParallel(job)
         self._memory = MemoryBound(job)
+        self._kinds = Kinds.of(job.architecture)
 
     def of(self, splits: Splits) -> Bound:
         """The bounds of *splits*."""
         step_s, peak_bytes = np.zeros(len(splits)), np.zeros(len(splits))
         terms = np.zeros((len(TERMS), len(splits)))
-        keys, which = splits.numbered(*_ORDER)
-        for number, key in enumerate(keys):
+        keys, which = splits.numbered(*_ORDER, "sharing")
+        for number, (*key, sharing) in enumerate(keys):
             together, order = np.flatnonzero(which == number), Order.of(*key)
             alike = self._prices.alike(splits.only(together))
             first, twin = alike.distinct(*_APART)
-            bound = self._in_parts(alike.only(first), order)
+            bound = self._in_parts(alike.only(first), order, sharing)
             step_s[together], peak_bytes[together] = bound.step_s[twin], bound.peak_bytes[twin]
             terms[:, together] = bound.terms[:, twin]
         return Bound(step_s, terms, peak_bytes)
 
-    def _in_parts(self, splits: Splits, order: Order) -> Bound:
-        """Of *splits* in one *order*, some at once."""
+    def _in_parts(self, splits: Splits, order: Order, sharing: int) -> Bound:
+        """Of *splits* in one *order* and with one *sharing* of layers, some at once."""
+        model = self._job.architecture
+        edges = stage_edges(len(model.layers), order.pipeline, model.mtp_layers, splits.shares[sharing])
+        in_one = self._openly if sharing == OPEN else self._shared
         at_once = max(1, _AT_ONCE // order.held.size)
         parts = [
-            self._in_order(splits.only(slice(start, start + at_once)), order)
-            for start in range(0, len(splits), at_once)
+            in_one(splits.only(slice(start, start + at_once)), edges, order) for start in range(0, len(splits), at_once)
         ]
         return Bound(
             np.concatenate([part.step_s for part in parts]),
@@ -96,19 +111,48 @@ class Bounds:
             np.concatenate([part.peak_bytes for part in parts]),
         )
 
-    def _in_order(self, splits: Splits, order: Order) -> Bound:
-        model, prices = self._job.architecture, self._prices
-        edges = stage_edges(len(model.layers), order.pipeline, model.mtp_layers)
-        tokens, routed = prices.tokens(splits, edges), prices.routed(splits, edges)
-        slots, micro_batches = prices.slots(splits), self.micro_batches(splits)
-        work = self._work(splits, edges, slots, tokens, routed)
-        saved = tokens.saved + routed.saved, tokens.restored_last + routed.restored_last
-        return Bound(
-            *_time(order, micro_batches, work),
-            self._memory.of(splits, edges, order, slots, micro_batches, *saved, prices.exchange_bytes(splits)),
-        )
+    def _shared(self, splits: Splits, edges: Edges, order: Order) -> Bound:
+        """Of *splits* whose stages have the layers between *edges*."""
+        prices, slots, micro_batches = self._prices, self._prices.slots(splits), self.micro_batches(splits)
+        work, saved, restored = self._work(splits, edges, slots)
+        exchange_bytes = prices.exchange_bytes(splits)
+        peak_bytes = self._memory.of(splits, edges, order, slots, micro_batches, saved, restored, exchange_bytes)
+        return Bound(*_time(order, micro_batches, work), peak_bytes)
 
-    def _work(self, splits: Splits, edges: Edges, slots: Column, tokens: StageSums, routed: StageSums) -> _Work:
+    def _openly(self, splits: Splits, _edges: Edges, order: Order) -> Bound:
+        """Of *splits* whose layers may lie on stages in any way."""
+        kinds, slots, micro_batches = self._kinds, self._prices.slots(splits), self.micro_batches(splits)
+        work, saved, _ = self._work(splits, kinds.edges, slots)
+        peak_bytes = self._memory.of_any_sharing(splits, kinds, order, slots, micro_batches, saved)
+        return Bound(*_least_time(order, micro_batches, work), peak_bytes)
+
+    def shares(self, splits: Splits) -> list[tuple[int, ...]]:
+        """Layers of each virtual stage for each of *splits*, as these prices have the slowest stage take least."""
+        model, room_bytes = self._job.architecture, self._job.cluster.accelerator.hbm_capacity_bytes
+        edges = np.array([0, *range(len(model.layers) + 1), len(model.layers) + model.mtp_layers])
+        alike = self._prices.alike(splits)
+        first, twin = alike.distinct(*_ORDER, *_APART)
+        alike = alike.only(first)
+        slots, micro_batches = self._prices.slots(alike), self.micro_batches(alike)
+        work, saved, restored = self._work(alike, edges, slots)
+        found: list[tuple[int, ...]] = [()] * len(alike)
+        keys, which = alike.numbered(*_ORDER)
+        for number, key in enumerate(keys):
+            rows, order = np.flatnonzero(which == number), Order.of(*key)
+            together = _together(order, work.of(rows))
+            seconds = _in_all(together), together[:, HOST]
+            held = self._memory.moments(
+                alike.only(rows), edges, order, slots[rows], micro_batches[rows], saved[rows], restored[rows]
+            )
+            for row, cut in zip(rows.tolist(), share(order, seconds, held, room_bytes), strict=True):
+                found[row] = cut
+        return [found[number] for number in twin.tolist()]
+
+    def _work(self, splits: Splits, edges: Edges, slots: Column) -> tuple[_Work, Values, Values]:
+        """What a micro-batch of *splits* takes on the stages between *edges*, and bytes that it keeps there for its
+        backward pass, and that are there again in a stage's last layer before that begins, [splits, stages].
+        """
+        tokens, routed = self._prices.tokens(splits, edges), self._prices.routed(splits, edges)
         forward, backward = tokens.forward.copy(), tokens.backward + tokens.again
         exchanges, told = self._prices.exchanges(splits, edges), self._prices.told(splits, edges)
         for times, direction in ((forward, told[:, 0]), (backward, told[:, 1] + told[:, 2])):
@@ -124,7 +168,9 @@ class Bounds:
         sharding = self._data_parallel.of(splits.only(first), edges, slots[first])[layout]
         forward[:, COMPUTE] += sharding.forward_s
         backward[:, COMPUTE] += sharding.backward_s
-        return _Work(forward, backward, waited, exchanges[:, 3:] + sharding.busy_s, sharding.stream_s, sharding.tail_s)
+        busy = exchanges[:, 3:] + sharding.busy_s
+        work = _Work(forward, backward, waited, busy, sharding.stream_s, sharding.tail_s)
+        return work, tokens.saved + routed.saved, tokens.restored_last + routed.restored_last
 
     def micro_batches(self, splits: Splits) -> npt.NDArray[np.int64]:
         """Micro-batches of a step on each rank."""
@@ -152,6 +198,39 @@ def _time(order: Order, micro_batches: npt.NDArray[np.int64], work: _Work) -> tu
     busy_s = np.maximum(work_s, streams_s)
     terms[HOST] = np.maximum(host_s - busy_s, 0.0)
     return np.maximum(busy_s, host_s), terms
+
+
+def _least_time(order: Order, micro_batches: Column, work: _Work) -> tuple[Values, Values]:
+    """Seconds of a step and their terms, however the layers of *work* lie on stages."""
+    total = _Work(
+        work.forward.sum(axis=2, keepdims=True), work.backward.sum(axis=2, keepdims=True),
+        (work.waited[0].sum(axis=2, keepdims=True), work.waited[1].sum(axis=2, keepdims=True)),
+        work.busy.sum(axis=2), work.stream.sum(axis=1), work.tail,
+    )  # fmt: skip
+    mean = (micro_batches / order.pipeline.stages)[:, None]
+    parts = mean * _together(order, total)[:, :, 0]
+    work_s = _in_all(parts)
+    around = work_s * (times_the_mean(order, micro_batches) / mean[:, 0] - 1)
+    streams_s = mean[:, 0] * np.maximum(total.stream, total.busy.max(axis=1))
+    exposed = np.maximum(streams_s - work_s - around, 0.0)
+    busy_s = work_s + around + exposed
+    parts[:, HOST] = np.maximum(parts[:, HOST] - busy_s, 0.0)
+    return busy_s + parts[:, HOST], np.concatenate([parts.T, [around], [exposed]])
+
+
+def _together(order: Order, work: _Work) -> Values:
+    """Seconds by part that a forward and a backward pass take at least, [splits, parts, stages], if they run together
+    wherever passes do.
+    """
+    both = work.forward + work.backward
+    if not order.weaves:
+        return both
+    least = work.waited[0] + (0.0 if order.fills else work.waited[1])
+    least[:, [COMPUTE, HOST]] = both[:, [COMPUTE, HOST]]
+    longest = both[:, COMPUTE + 1 : HOST].argmax(axis=1)[:, None] + COMPUTE + 1
+    more = np.maximum(np.take_along_axis(both, longest, axis=1)[:, 0] - _in_all(least), 0.0)
+    np.put_along_axis(least, longest, np.take_along_axis(least, longest, axis=1) + more[:, None], axis=1)
+    return np.asarray(least)
 
 
 def _in_all(parts: Values) -> Values:

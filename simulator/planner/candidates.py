@@ -18,6 +18,7 @@ from simulator.forecast.scenario import Scenario, Training
 from simulator.forecast.tensor_overlap import knows_overlap
 from simulator.planner.splits import (
     NO_OVERLAP,
+    OPEN,
     OVERLAP,
     OVERLAP_WEIGHTS,
     OWN,
@@ -43,7 +44,10 @@ def candidates(scenario: Scenario, job: Job) -> Splits:
         zeros=_zeros(training),
         own=job.recompute,
     )
-    return varied(plain.only(_stores(plain, training)), _room(scenario, job))
+    found = varied(plain.only(_stores(plain, training)), _room(scenario, job))
+    # What every n-th layer of a stage keeps depends on where stages begin: those are shared evenly.
+    anywhere = (found["recompute"] != OWN) | (job.recompute.every <= 1)
+    return found.where((found["pp"] > 1) & anywhere, sharing=OPEN)
 
 
 def for_any_sharding(scenario: Scenario) -> Scenario:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.planner.any_sharing import Kinds, Pieces, least_held
 from simulator.planner.orders import Order
+from simulator.planner.sharing import Held
 from simulator.planner.splits import LAYOUT, Column, Splits
 from simulator.planner.stages import Edges, Values, over_stages
 from simulator.planner.standing_memory import StandingMemory
@@ -39,7 +41,7 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layouts:
+class Layouts:
     """Bytes that do not depend on what is kept for the backward pass, by layout."""
 
     resident: Values
@@ -87,16 +89,64 @@ class MemoryBound:
         resident = of_layout.resident[layout] + self._standing.buffers(splits, edges, order, exchange_bytes)
         return np.asarray((resident + np.maximum(before, behind)).max(axis=1))
 
-    def _layouts(self, splits: Splits, edges: Edges, order: Order, slots: Column) -> _Layouts:
+    def of_any_sharing(
+        self, splits: Splits, kinds: Kinds, order: Order, slots: Column, micro_batches: Column, saved: Values
+    ) -> Values:
+        """Bytes of each split however its layers lie on stages. *saved* as in `of`, by piece of *kinds*."""
+        pieces = self.pieces(splits, kinds.edges, order, slots)
+        if self._job.offload.activations is not None:
+            saved = np.zeros_like(saved)
+        alive = order.alive(micro_batches)
+        behind = np.maximum(alive - 1, 0) if order.pipeline.chunks == 1 else np.zeros_like(alive)
+        before = least_held(kinds, Pieces(pieces.resident, saved), order, alive)
+        after = least_held(kinds, Pieces(pieces.resident + pieces.staying, saved), order, behind)
+        return np.asarray(self._standing.of_all(splits) + np.maximum(before, after))
+
+    def pieces(self, splits: Splits, edges: Edges, order: Order, slots: Column) -> Layouts:
+        """Bytes of weights of *splits* in pieces of the model between *edges*, whatever stage they are on."""
+        dense, routed = self._both(splits, edges, slots)
+        resident = dense.weights + routed.weights + (dense.states + routed.states) / order.pipeline.copies
+        return Layouts(resident, dense.unsharded + routed.unsharded, dense.staying + routed.staying)
+
+    def moments(
+        self,
+        splits: Splits,
+        edges: Edges,
+        order: Order,
+        slots: Column,
+        micro_batches: Column,
+        saved: Values,
+        restored: Values,
+    ) -> tuple[Held, Held]:
+        """What pieces of the model between *edges* hold when a stage may be fullest: as a backward pass
+        begins, and as one ends. *saved* and *restored* as in `of`, by piece.
+        """
+        pieces, standing = self.pieces(splits, edges, order, slots), self._standing.of_all(splits)
+        if self._job.offload.activations is not None:
+            saved = np.zeros_like(saved)
+        alive = order.alive(micro_batches)
+        behind = np.maximum(alive - 1, 0) if order.pipeline.chunks == 1 else np.zeros_like(alive)
+        ahead = 2 if self._job.prefetch and self._job.reshard_after_forward else 1
+        coming = (restored + ahead * pieces.unsharded).max(axis=1) * order.fullest_before_backward
+        return (
+            Held(pieces.resident, saved, alive, standing + coming),
+            Held(pieces.resident + pieces.staying, saved, behind, standing),
+        )
+
+    def _both(self, splits: Splits, edges: Edges, slots: Column) -> tuple[_Held, _Held]:
+        """What is outside and within routed experts."""
         fsdp = splits["dp_shard"] * splits["cp"]
         expert_shards = fsdp * splits["tp"] // (splits["ep"] * splits["etp"])
         dense = self._held(splits, edges, "tp", fsdp, np.ones_like(slots))
-        routed = self._held(splits, edges, "etp", expert_shards, slots)
+        return dense, self._held(splits, edges, "etp", expert_shards, slots)
+
+    def _layouts(self, splits: Splits, edges: Edges, order: Order, slots: Column) -> Layouts:
+        dense, routed = self._both(splits, edges, slots)
         resident = order.over_chunks(dense.weights + routed.weights)
         resident += order.over_chunks(dense.states + routed.states) / order.pipeline.copies
         resident += self._standing.of(splits, edges, order, (dense.trained, routed.trained))
         staying = order.over_chunks(dense.staying + routed.staying)
-        return _Layouts(resident, dense.unsharded + routed.unsharded, staying)
+        return Layouts(resident, dense.unsharded + routed.unsharded, staying)
 
     def _held(self, splits: Splits, edges: Edges, axis: str, ranks: Column, copies: Column) -> _Held:
         keys, which = splits.numbered(axis)

@@ -1,10 +1,10 @@
 """The plan: all splits of a job bounded, the most promising simulated, every loser told what it loses by.
 
-Bounds are rough at first and sharpened where they do not rule a split out. Splits are simulated in the order of their
-bounds, at once only such as differ in more than their schedule and exchange. Once the next bound is no lower than the
-fastest simulated step, no split that is left can win: the search is complete, and what simulations are left go to
-splits that may take less memory. Where there are not enough simulations, what is left may still be faster, by as much
-as the answer says.
+Bounds are rough at first and sharpened where they do not rule a split out. The scenario's own layout is simulated
+first, so that nothing slower is recommended. Then splits are simulated in the order of their bounds, at once only such
+as differ in more than their schedule and exchange. Once the next bound is no lower than the fastest simulated step, no
+split that is left can win: the search is complete, and what simulations are left go to splits that may take less
+memory. Where there are not enough simulations, what is left may still be faster, by as much as the answer says.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from simulator.planner.bounds import TERMS
 from simulator.planner.candidates import candidates, for_any_sharding, job_of_any_split, settings_of
 from simulator.planner.case import Case, Row, data_version, make_case
 from simulator.planner.expert_rows import ExpertRows
+from simulator.planner.own_layout import with_own_layout
 from simulator.planner.pareto import front
 from simulator.planner.search import Search
 from simulator.planner.sharpening import Sharpening
@@ -53,7 +54,7 @@ def plan(
     most: int = MOST_SIMULATED,
     hear: Heard | None = None,
 ) -> dict[str, Any]:
-    """Rank the splits of *scenario*, whose own split counts for nothing, with at most *most* simulations.
+    """Rank the splits of *scenario*, with at most *most* simulations.
 
     The keys of `rackcast plan --json`. Finished simulations are taken from *store* and put there. Raise
     :exc:`simulator.forecast.errors.Refused` for input that does not go together.
@@ -87,7 +88,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
     """All candidates with their bounds, and what makes a case of one of them."""
     if problems := list(_unbounded(scenario.training)):
         raise Refused(problems)
-    scenario = for_any_sharding(scenario)
+    asked, scenario = scenario, for_any_sharding(scenario)
     job = job_of_any_split(scenario, folder)
     if len(job.micro_batches) > 1 or job.micro_batches[0].lengths:
         raise Refused(
@@ -96,7 +97,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
                 "routing.drift_between and W4_source_ragged, or try splits one by one with `rackcast compare --over`"
             ]
         )
-    splits = candidates(scenario, job)
+    splits, own = with_own_layout(candidates(scenario, job), asked, job)
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None
     prices = SplitPrices(job, experts, images)
@@ -107,7 +108,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         settings = settings_of(splits.split(number), scenario.training)
         return make_case(changed(scenario, settings), folder, settings, version, if_it_fits=True)
 
-    return Search(splits, bounds, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute)), case
+    return Search(splits, bounds, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute), own), case
 
 
 def _unbounded(training: Training) -> Iterator[str]:
@@ -204,6 +205,8 @@ def _said(search: Search, number: int) -> dict[str, Any]:
         "micro_batch_sequences": split.micro_batch_sequences,
         "pipeline_schedule": SCHEDULES[split.schedule],
         "virtual_pipeline": split.virtual_pipeline,
+        "stage_layers": list(split.stage_layers) or None,
+        "own": number == search.own,
         "overlap_exchanges": split.overlap != NO_OVERLAP,
         "exchange": WAYS[split.exchange],
         "step_time_at_least_s": float(search.bound.step_s[number]),

@@ -28,6 +28,8 @@ class Search:
     capacity_bytes: float
     own_recompute: str
     """The scenario's recomputation, in words."""
+    own: int | None = None
+    """The scenario's own layout, where that is a candidate: it is simulated first, whatever its bound."""
     rows: dict[int, Row] = field(default_factory=dict)
     """Simulated candidates by number."""
 
@@ -83,8 +85,10 @@ class Search:
 
     def next(self, count: int) -> list[int]:
         """At most *count* candidates to simulate now: those that may win, failing that those that may take less memory;
-        lowest bound first, one of each family.
+        lowest bound first, one of each family; the scenario's own layout before all.
         """
+        if self.own is not None and self.own not in self.rows and self.fitting[self.own]:
+            return [self.own]
         while True:
             promising = self.promising()
             numbers = promising if len(promising) else self.roomier()

@@ -1,6 +1,7 @@
 """Sharpening: bounds that are rough for all splits, and closer for those that the rough ones leave near the best.
 
-Each step prices one more part of the work as forecasts do. A bound is never lowered.
+Each step prices one more part of the work as forecasts do. The first one also settles how layers lie on the stages of
+those for which that is open. A bound is never lowered.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from simulator.planner.bounds import Bound, Bounds
 from simulator.planner.least_prices import LeastPrices
 from simulator.planner.mixed_prices import MixedPrices
 from simulator.planner.split_prices import SplitPrices
-from simulator.planner.splits import Splits
+from simulator.planner.splits import OPEN, Splits
 from simulator.program.job import Job
 
 _FIRST = 60
@@ -47,9 +48,17 @@ class Sharpening:
             return False
         level = int(self._level[rough[:_FIRST]].min())
         some = rough[self._level[rough] == level][: _AT_ONCE[level]]
-        self._raise(some, self._bounds(level + 1).of(self._splits.only(some)))
+        closer = self._bounds(level + 1)
+        self._settle(some[self._splits["sharing"][some] == OPEN], closer)
+        self._raise(some, closer.of(self._splits.only(some)))
         self._level[some] = level + 1
         return True
+
+    def _settle(self, numbers: npt.NDArray[np.int64], closer: Bounds) -> None:
+        """Settle how the layers of these splits lie on their stages."""
+        if len(numbers):
+            for number, stage_layers in zip(numbers.tolist(), closer.shares(self._splits.only(numbers)), strict=True):
+                self._splits.share(number, stage_layers)
 
     def _raise(self, numbers: npt.NDArray[np.int64], closer: Bound) -> None:
         """Take in *closer* bounds of these splits."""

@@ -1,14 +1,15 @@
 """Splits: every way to lay a job out on its cards that divides without remainder.
 
 A split is the seven degrees of the mesh and settings that go with them: how data parallelism shards (ZeRO 3 or 1), what
-backward recomputes, how many sequences a micro-batch takes, how passes follow each other in a pipeline, and how rows
-find their experts (`variants.py`). Candidates are columns of numbers, so that bounds can be evaluated for all at once.
+backward recomputes, how many sequences a micro-batch takes, how passes follow each other in a pipeline, how layers lie
+on its stages (`sharing.py`), and how rows find their experts (`variants.py`). Candidates are columns of numbers, so
+that bounds can be evaluated for all at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ SCHEDULES = ("1f1b", "zb_h1", "dualpipe", "gpipe")
 WAYS = tuple(exchanges())
 NO_OVERLAP, OVERLAP, OVERLAP_WEIGHTS = range(3)
 """Exchanges exposed; beside the other pass of a pair; gradients of weights beside them, too."""
+EVEN, OPEN = range(2)
+"""How layers lie on stages: as even as can be, or as it will be found to be best; larger numbers count in a table."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,6 +59,9 @@ class Split:
     virtual_pipeline: int = 1
     overlap: int = NO_OVERLAP
     exchange: int = 0
+    sharing: int = EVEN
+    stage_layers: tuple[int, ...] = ()
+    """Layers of each virtual stage; empty: as even as can be, or not yet found."""
 
     @property
     def degrees(self) -> dict[str, int]:
@@ -65,7 +71,11 @@ class Split:
     def settings(self) -> dict[str, Any]:
         """Values by path, as a scenario takes them: those too that say how to do what this split does not do."""
         return {
-            "parallel": self.degrees | {"virtual_pipeline": self.virtual_pipeline},
+            "parallel": {
+                **self.degrees,
+                "virtual_pipeline": self.virtual_pipeline,
+                **({"stage_layers": list(self.stage_layers)} if self.stage_layers else {}),
+            },
             "training.zero": self.zero,
             **({"training.recompute": RECOMPUTE[self.recompute]} if self.recompute < OWN else {}),
             "training.micro_batch_sequences": self.micro_batch_sequences,
@@ -76,23 +86,24 @@ class Split:
         }
 
 
-NAMES = tuple(field.name for field in fields(Split))
+NAMES = tuple(name for name in Split.__dataclass_fields__ if name != "stage_layers")
 DEGREES = NAMES[:7]
 LAYOUT = (*DEGREES[1:4], *DEGREES[5:], "zero", "micro_batch_sequences")
 """What says how ranks of a stage share weights and batch; dp_replicate follows from the cards."""
-PLAIN = (SCHEDULES.index("1f1b"), 1, NO_OVERLAP, WAYS.index("all_to_all"))
+PLAIN = (SCHEDULES.index("1f1b"), 1, NO_OVERLAP, WAYS.index("all_to_all"), EVEN)
 """The last columns of a candidate before it is varied."""
 
 
 class Splits:
-    """Many candidates, a column for each field of :class:`Split`."""
+    """Many candidates, a column for each field of :class:`Split`; *shares* is the table that uneven stages count in."""
 
-    def __init__(self, rows: Column) -> None:
+    def __init__(self, rows: Column, shares: list[tuple[int, ...]] | None = None) -> None:
         self._rows = rows
+        self.shares: list[tuple[int, ...]] = shares if shares is not None else [(), ()]
 
     @classmethod
     def of(cls, splits: list[Split]) -> Splits:
-        """The columns of *splits*."""
+        """The columns of *splits*, whose layers are shared evenly or openly."""
         rows = [[getattr(split, name) for name in NAMES] for split in splits]
         return cls(np.array(rows, np.int64).reshape(-1, len(NAMES)))
 
@@ -105,30 +116,49 @@ class Splits:
 
     def split(self, number: int) -> Split:
         """The candidate in one row."""
-        return Split(*(int(value) for value in self._rows[number]))
+        values = dict(zip(NAMES, self._rows[number].tolist(), strict=True))
+        return Split(**values, stage_layers=self.shares[values["sharing"]])
+
+    def share(self, number: int, stage_layers: tuple[int, ...]) -> None:
+        """Settle how the layers of one candidate lie on its stages; empty: as even as can be."""
+        if stage_layers not in self.shares:
+            self.shares.append(stage_layers)
+        self._rows[number, NAMES.index("sharing")] = self.shares.index(stage_layers)
+
+    def with_one_more(self, split: Split) -> Splits:
+        """These and *split*, which is the last."""
+        grown = Splits(np.concatenate([self._rows, Splits.of([split])._rows]), self.shares)
+        grown.share(len(self), split.stage_layers)
+        return grown
 
     def set(self, **columns: int) -> Splits:
         """The same candidates with some columns of one value each."""
         rows = self._rows.copy()
         for name, value in columns.items():
             rows[:, NAMES.index(name)] = value
-        return Splits(rows)
+        return Splits(rows, self.shares)
 
     def where(self, chosen: npt.NDArray[np.bool_], **columns: int) -> Splits:
         """The same candidates with some columns of one value each where *chosen*."""
         rows = self._rows.copy()
         for name, value in columns.items():
             rows[chosen, NAMES.index(name)] = value
-        return Splits(rows)
+        return Splits(rows, self.shares)
 
     @classmethod
     def joined(cls, several: list[Splits]) -> Splits:
         """All candidates of *several*, one after the other."""
-        return cls(np.concatenate([one._rows for one in several]))
+        return cls(np.concatenate([one._rows for one in several]), several[0].shares)
 
     def only(self, chosen: npt.NDArray[Any] | slice) -> Splits:
         """The candidates in some rows: numbers, a slice, or True for those to keep."""
-        return Splits(self._rows[chosen])
+        return Splits(self._rows[chosen], self.shares)
+
+    def like(self, split: Split) -> int | None:
+        """The first candidate that is *split* but for how layers lie on its stages; None where there is none."""
+        wanted = [getattr(split, name) for name in NAMES[:-1]]
+        found = np.flatnonzero((self._rows[:, :-1] == wanted).all(axis=1))
+        return int(found[0]) if len(found) else None
 
     def alike(self, number: int, *, but: str) -> Column:
         """Numbers of the candidates that differ from one at most in the column *but*."""

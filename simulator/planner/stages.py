@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -52,12 +52,12 @@ class StageSums:
         return cls(*(np.concatenate([getattr(one, name) for one in some]) for name in cls.__slots__))
 
 
-def stage_edges(layers: int, pipeline: Pipeline, modules: int = 0) -> Edges:
-    """First layer of each virtual stage, and one past the last.
+def stage_edges(layers: int, pipeline: Pipeline, modules: int = 0, shares: tuple[int, ...] = ()) -> Edges:
+    """First layer of each virtual stage, and one past the last, where stages have *shares* of them, or even ones.
 
     Prediction *modules* count as layers of the last one.
     """
-    edges = np.array(pipeline.edges(layers), np.int64)
+    edges = np.array(replace(pipeline, layers=shares).edges(layers), np.int64)
     edges[-1] += modules
     return edges
 

@@ -59,6 +59,10 @@ class StandingMemory:
         communicators = np.sum(used, axis=0) * COMMUNICATOR_BYTES
         return np.asarray(CONTEXT_BYTES + communicators + self._workspaces(splits)[:, None])
 
+    def of_all(self, splits: Splits) -> Values:
+        """Bytes that every stage has, [splits]."""
+        return CONTEXT_BYTES + self._workspaces(splits)
+
     def buffers(self, splits: Splits, edges: Edges, order: Order, exchange_bytes: Values) -> Values:
         """Bytes of each stage for the exchange of rows, which keeps *exchange_bytes* where there is one, [splits]."""
         experts = (over_stages(self._experts, edges) > 0)[order.held].any(axis=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from simulator.report.headline import time_label
@@ -71,6 +72,8 @@ def _order_words(split: Mapping[str, Any]) -> list[str]:
     words = []
     if split["virtual_pipeline"] > 1:
         words.append(f"{split['virtual_pipeline']} virtual stages")
+    if split["stage_layers"]:
+        words.append(f"layers {_runs(split['stage_layers'])}")
     if split["pipeline_schedule"] != "1f1b":
         words.append(split["pipeline_schedule"])
     if split["exchange"] != "all_to_all":
@@ -78,6 +81,12 @@ def _order_words(split: Mapping[str, Any]) -> list[str]:
     if split["overlap_exchanges"]:
         words.append("exchanges overlapped")
     return words
+
+
+def _runs(counts: Sequence[int]) -> str:
+    """Numbers in a row, alike ones together: "3, 14 x 4, 2"."""
+    runs = [(number, len(list(alike))) for number, alike in groupby(counts)]
+    return ", ".join(f"{often} x {number}" if often > 1 else str(number) for number, often in runs)
 
 
 def loss_label(loses_by: Mapping[str, Any] | None) -> str:

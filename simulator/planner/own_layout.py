@@ -1,0 +1,50 @@
+"""The scenario's own layout among the candidates: where the search starts, so that no plan is slower than it."""
+
+from __future__ import annotations
+
+from simulator.forecast.scenario import Scenario
+from simulator.model.recompute import NOTHING, WHOLE
+from simulator.planner.splits import EVEN, NO_OVERLAP, OVERLAP, OVERLAP_WEIGHTS, OWN, SCHEDULES, WAYS, Split, Splits
+from simulator.program.job import Job
+
+
+def with_own_layout(splits: Splits, scenario: Scenario, job: Job) -> tuple[Splits, int | None]:
+    """*splits*, and which of them is the layout of *scenario*, whose `dp_shard` is what its cards leave; None where
+    that is none of them.
+
+    It keeps the shares of its stages beside those that are found to be best.
+    """
+    own = _own_split(scenario, job)
+    if own is None:
+        return splits, None
+    number = splits.like(own)
+    if number is None or splits.split(number).sharing == EVEN:
+        return splits, number
+    return splits.with_one_more(own), len(splits)
+
+
+def _own_split(scenario: Scenario, job: Job) -> Split | None:
+    """The layout of *scenario*; None where its other degrees do not divide its cards."""
+    training, parallel = scenario.training, scenario.parallel
+    others = parallel.dp_replicate * parallel.tp * parallel.cp * parallel.pp
+    dp_shard, left = divmod(scenario.cluster.accelerators, others)
+    if left or training.pipeline_schedule not in SCHEDULES:
+        return None
+    delayed = OVERLAP_WEIGHTS if training.delay_weight_gradients else OVERLAP
+    return Split(
+        dp_replicate=parallel.dp_replicate,
+        dp_shard=dp_shard,
+        tp=parallel.tp,
+        cp=parallel.cp,
+        pp=parallel.pp,
+        ep=parallel.ep,
+        etp=parallel.etp,
+        zero=training.zero,
+        recompute={NOTHING: 0, WHOLE: 1}.get(job.recompute, OWN),
+        micro_batch_sequences=training.micro_batch_sequences,
+        schedule=SCHEDULES.index(training.pipeline_schedule),
+        virtual_pipeline=parallel.virtual_pipeline,
+        overlap=delayed if training.overlap_exchanges else NO_OVERLAP,
+        exchange=WAYS.index(training.exchange),
+        stage_layers=parallel.stage_layers or (),
+    )
