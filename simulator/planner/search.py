@@ -60,14 +60,17 @@ class Search:
     def learn(self, found: dict[int, Row]) -> None:
         """Take in rows of candidates by number.
 
-        What did not fit rules out all that differ in their way of exchange alone: rows that are sent another way keep
-        the same memory, and some ways keep buffers besides.
+        What did not fit rules out all that differ in their way of exchange alone, if they send a token as often to a
+        rank: rows that are sent another way keep the same memory, and some ways keep buffers besides.
         """
         self.rows.update(found)
+        ways = [exchanges()[way] for way in WAYS]
         for number, row in found.items():
-            way = exchanges()[WAYS[int(self.splits["exchange"][number])]]
+            way = ways[int(self.splits["exchange"][number])]
             if row["verdict"] == "does not fit" and way.buffer_bytes is no_buffer:
                 alike = self.splits.alike(number, but="exchange")
+                as_often = np.array([other.once == way.once for other in ways])
+                alike = alike[as_often[self.splits["exchange"][alike]]]
                 self.bound.peak_bytes[alike] = np.maximum(self.bound.peak_bytes[alike], row["peak_bytes"])
 
     def roomier(self) -> npt.NDArray[np.int64]:
