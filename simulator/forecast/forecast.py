@@ -24,6 +24,7 @@ from simulator.forecast.swap_load import overloads
 from simulator.forecast.telling import telling_ranks, timeline
 from simulator.forecast.timeline import MemoryCurve, TellingRank, Timeline
 from simulator.forecast.uncertainty import interval, widest
+from simulator.forecast.uncollected import uncollected
 from simulator.program.flops import model_flops
 from simulator.program.job import Job
 from simulator.program.training_step import TrainingStep
@@ -57,14 +58,16 @@ def forecast(scenario: Scenario, folder: Path, *, fold: bool = True, progress: P
 
     Raise :exc:`simulator.forecast.errors.Refused` and what the readers raise for input that does not go together.
     """
-    run = _run(scenario, folder, fold, None, progress or silent)
-    curves = _curves(run.job, run.step, run.memory)
-    return Forecast(run.summary, timeline(run.step, telling_ranks(run.job, run.step)), curves)
+    with uncollected():
+        run = _run(scenario, folder, fold, None, progress or silent)
+        curves = _curves(run.job, run.step, run.memory)
+        return Forecast(run.summary, timeline(run.step, telling_ranks(run.job, run.step)), curves)
 
 
 def summarize(scenario: Scenario, folder: Path, lowering: TrainingStep | None = None) -> dict[str, Any]:
     """The summary of that forecast alone. Its job may have been lowered before: *lowering*."""
-    return _run(scenario, folder, True, lowering, silent).summary
+    with uncollected():
+        return _run(scenario, folder, True, lowering, silent).summary
 
 
 def _run(scenario: Scenario, folder: Path, fold: bool, lowering: TrainingStep | None, say: Progress) -> _Run:

@@ -74,7 +74,7 @@ def simulate(
 ) -> SimulatedStep:
     """Run the step of *lowering* with *micro_batches*, or until it is steady.
 
-    Everything is run twice: the second time with compute as slow as transfers beside it make it (`lost_ns`).
+    Everything is run twice where transfers slow compute beside them (`lost_ns`): the second time as slow as that.
     """
     say = progress or _silent
 
@@ -83,7 +83,9 @@ def simulate(
         simulation = Simulation(*(Part(program.tasks, behaviours) for program in programs), apart=apart)
         alone = simulation.run(progress=lambda share: say(share / 2))
         longer = [lost_ns(program.tasks, found) for program, found in zip(programs, alone, strict=True)]
-        recordings = simulation.run(longer, progress=lambda share: say((1 + share) / 2))
+        recordings = alone
+        if any(lost is not None for lost in longer):
+            recordings = simulation.run(longer, progress=lambda share: say((1 + share) / 2))
         return SimulatedStep(programs, recordings, count, micro_batches, simulation.events, period_ns, lowering.round)
 
     turn = lowering.unlike

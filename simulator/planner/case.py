@@ -16,6 +16,7 @@ from simulator.forecast.fitting import held_by
 from simulator.forecast.forecast import summarize
 from simulator.forecast.memory import peak_without_room
 from simulator.forecast.scenario import Scenario
+from simulator.forecast.uncollected import uncollected
 from simulator.model.config import ConfigError
 from simulator.program.job import Job
 from simulator.program.training_step import TrainingStep
@@ -86,16 +87,21 @@ def data_version(folder: Path) -> str:
 def run_case(case: Case) -> Row:
     """Forecast *case*. Input that does not go together makes a row with its message, and so does a fault."""
     try:
-        lowering = TrainingStep(assemble_job(case.scenario, Path(case.folder)))
-        if case.if_it_fits:
-            peak_bytes = peak_without_room(*held_by(lowering, passes(case.scenario)))
-            if peak_bytes is not None:
-                return _row_without_room(case, peak_bytes, lowering.job)
-        return summary_row(case, summarize(case.scenario, Path(case.folder), lowering))
+        with uncollected():
+            return _row(case)
     except (Refused, InvalidDocument, ConfigError, OSError) as error:
         return failed_row(case.key, case.settings, str(error))
     except Exception as error:  # noqa: BLE001, one case of many must not end the others
         return failed_row(case.key, case.settings, f"fault in rackcast: {type(error).__name__}: {error}")
+
+
+def _row(case: Case) -> Row:
+    lowering = TrainingStep(assemble_job(case.scenario, Path(case.folder)))
+    if case.if_it_fits:
+        peak_bytes = peak_without_room(*held_by(lowering, passes(case.scenario)))
+        if peak_bytes is not None:
+            return _row_without_room(case, peak_bytes, lowering.job)
+    return summary_row(case, summarize(case.scenario, Path(case.folder), lowering))
 
 
 def _row_without_room(case: Case, peak_bytes: float, job: Job) -> Row:

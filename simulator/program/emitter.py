@@ -115,7 +115,7 @@ class Emitter:
     def release(self, *keys: str, at: int | None = None) -> None:
         """Release *keys* when the task written last, or the one *at* a position, is done."""
         task = self.tasks[-1 if at is None else at]
-        task.releases = (*task.releases, *keys)
+        task.releases += keys
         for key in keys:
             del self._held[key]
 
@@ -164,9 +164,11 @@ class Emitter:
         return len(self.tasks) - 1
 
     def _allocate(self, task: Task, allocates: Iterable[Allocation]) -> None:
-        taken = tuple(a for a in allocates if isinstance(a.bytes, np.ndarray) or a.bytes > 0)
-        task.allocates = (*task.allocates, *taken)
-        self._held.update(dict.fromkeys(a.key for a in taken))
+        taken = [a for a in allocates if isinstance(a.bytes, np.ndarray) or a.bytes > 0]
+        if taken:
+            task.allocates = (*task.allocates, *taken)
+            for allocated in taken:
+                self._held[allocated.key] = None
 
 
 def allocation(key: str, kind: str, size: Quantity, *, pool: str = COMPUTE) -> Allocation:

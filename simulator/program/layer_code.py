@@ -273,7 +273,7 @@ class LayerCode:
         if not step.communicates:
             emitter.compute(step.name, step.kind, priced, allocates=takes)
             return
-        idle = not np.any(priced.duration_ns) and not priced.launches
+        idle = not priced.launches and not np.any(priced.duration_ns)
         behind_exchange = step.name not in EXCHANGES and emitter.awaits(STREAMS["ep"])
         if moves and idle and emitter.awaited and counts is None and not behind_exchange:
             # One transfer behind another: nothing to compute stands between them. Behind an exchange another pass's
@@ -327,9 +327,17 @@ def _temporaries(step: Step, size: Quantity) -> tuple[Quantity, str, tuple[Quant
     One that is not whole stands for a tensor that makes room for the result before all are there: to the allocator
     it is whole.
     """
-    largest = max((*step.saved.tensors, *step.restored.tensors, step.output_bytes), key=np.max)
-    count = ceil(float(np.min(size / largest)) - _HAIR) if np.all(largest) else 1
+    largest = max((*step.saved.tensors, *step.restored.tensors, step.output_bytes), key=_most)
+    count = ceil(_least(size / largest) - _HAIR) if _least(largest) else 1
     return size, "hbm", (largest,) * count if count > 1 else ()
+
+
+def _most(size: Quantity) -> float:
+    return float(size.max()) if isinstance(size, np.ndarray) else size
+
+
+def _least(size: Quantity) -> float:
+    return float(size.min()) if isinstance(size, np.ndarray) else size
 
 
 def _saved(tag: str, number: int) -> str:

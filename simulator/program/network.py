@@ -63,6 +63,7 @@ class Network:
         self._mesh = mesh
         self._known: dict[tuple[str, str, int | None, float], Transfer | None] = {}
         self._counts: dict[tuple[str, int, Way], Transfer | None] = {}
+        self._handed_over: dict[tuple[float, int, int], Transfer] = {}
 
     def ring(self, operation: Operation, axis: str, gathered_bytes: float | Amounts) -> Transfer | None:
         """An all-gather or reduce-scatter of *gathered_bytes* in all, or an all-reduce of as many, along *axis*.
@@ -286,7 +287,16 @@ class Network:
         return np.where(near[reached], self._share("exchange"), self._share("send_between_nodes"))
 
     def hand_over(self, size: float, meeting: str, sender: int, receiver: int) -> Transfer:
-        """A message of *size* bytes from every rank of stage *sender* to its like in stage *receiver*."""
+        """A message of *size* bytes from every rank of stage *sender* to its like in stage *receiver*, known to both as
+        *meeting*.
+        """
+        key = size, sender, receiver
+        if key not in self._handed_over:
+            self._handed_over[key] = self._hand_over(*key)
+        transfer = self._handed_over[key]
+        return replace(transfer, collective=replace(transfer.collective, meeting=meeting))
+
+    def _hand_over(self, size: float, sender: int, receiver: int) -> Transfer:
         ranks, there = (
             stage * self._mesh.stage_ranks + self._placement.folding.representative for stage in (sender, receiver)
         )
@@ -302,7 +312,6 @@ class Network:
                 link_busy_ns=self._link_busy_ns(busy_s),
                 wire_bytes=size,
                 compute_taken=self._taken_by_send(reached),
-                meeting=meeting,
                 parts=(sender, receiver),
             ),
             grade=self._grade("all_to_all", busy_s),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 
 from simulator.engine.task import Allocation
@@ -113,7 +114,7 @@ class StageOperators:
 
     def made_gradients(self) -> frozenset[str]:
         """Weights whose gradients are tensors before they are in the buffer: hooked ones, and the output layer's."""
-        hooked = {name for op in (*self._within(), *self.embedding()) for name in hooked_weights(op, fused=self._fused)}
+        hooked = {name for op in (*self._within, *self.embedding()) for name in hooked_weights(op, fused=self._fused)}
         return frozenset(hooked | {name for op in self.loss() for name in op.weights})
 
     def held(self) -> list[Allocation]:
@@ -131,11 +132,15 @@ class StageOperators:
         """Unread gradients of linear layers that the stage holds on to, where its layers are Transformer Engine's."""
         if not (self._engine and self._fused) or self._job.trained.lora_rank is not None:
             return []
-        sizes = unread_gradients(self._within())
+        sizes = unread_gradients(self._within)
         return [tensors("resident.unread gradients", "gradients", sizes)]
 
-    def _within(self) -> Iterator[Operator]:
+    @cached_property
+    def _within(self) -> tuple[Operator, ...]:
         """Those of a layer of each make, of the prediction modules and of the vision tower."""
+        return tuple(self._listed())
+
+    def _listed(self) -> Iterator[Operator]:
         for layer in self._makes():
             yield from self.layer(layer).operators
         for number in range(len(self._modules)):
@@ -163,7 +168,7 @@ class StageOperators:
     def _exchange_buffer(self) -> list[Allocation]:
         """What the exchange of rows keeps, one for all layers."""
         job, slots = self._job, self._job.expert_slots
-        rows = [operator.payload_bytes for operator in self._within() if operator.name == "combine"]
+        rows = [operator.payload_bytes for operator in self._within if operator.name == "combine"]
         if not rows or slots is None or job.mesh.ep == 1:
             return []
         size = exchanges()[job.exchange].buffer_bytes(slots * job.mesh.ep, job.workload.sent_tokens, max(rows))
