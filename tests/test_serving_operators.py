@@ -121,8 +121,13 @@ def test_products_move_the_bytes_of_the_format_and_compute_in_what_the_part_has(
     assert product.bytes == 4096 * (1 + 4 / 128) + 4096 * 4096 * (1 + 4 / 128**2) + 4096 * 2
     old = replace(eight, native=frozenset({"bf16"}))
     (product,) = kernels("llama-3.1-8b", Iteration((), (10,)), old)["o_proj"]
-    assert (product.kind, product.dtype) == ("gemm", "bf16")
+    assert (product.kind, product.dtype) == ("served_gemm", "bf16")
     assert product.bytes == 4096 * 2 + 4096 * 4096 * (1 + 4 / 128**2) + 4096 * 2
+
+
+def test_products_of_many_rows_are_those_of_training():
+    assert kernels("llama-3.1-8b", Iteration((), (10,) * 64))["o_proj"][0].kind == "served_gemm"
+    assert kernels("llama-3.1-8b", Iteration((), (10,) * 65))["o_proj"][0].kind == "gemm"
 
 
 def test_rows_travel_in_eight_bits_to_experts_that_multiply_in_them():

@@ -1,7 +1,7 @@
 """Products with weights in served formats: bytes of the format, arithmetic of the format or of bf16.
 
-Experts run as kernels of inference engines, whatever the format: those of training are made for many rows. An input
-that several products read is cast once. What is cast by kernels of its own here, engines often fuse with the
+Experts, products of few rows and those with weights in other formats run as kernels of inference engines: those of
+training are made for many rows. An input that several products read is cast once. What is cast by kernels of its own here, engines often fuse with the
 norm or activation before it; that is not modelled.
 """
 
@@ -15,6 +15,9 @@ from simulator.model.operator import Kernel, Operator
 from simulator.model.operators.lane import pointwise
 from simulator.model.serving.formats import BF16, Formats, WeightFormat
 
+FEW_ROWS = 64
+"""Rows of the smallest tile that products of training come in: fewer lie along the narrow side of a tile while serving,
+where nothing is padded to it."""
 _CASTS = {"fp8/blockwise": "quantize_blocks", "int8": "quantize_rows", "fp4": "quantize_blocks"}
 """The kernel that casts activations for products of each arithmetic."""
 
@@ -51,7 +54,8 @@ def in_format(product: Kernel, form: WeightFormat, native: frozenset[str]) -> Ke
     if product.kind == "grouped_gemm":
         moved = k * into_bytes + n * BF16_BYTES
         return replace(product, kind="served_experts", bytes=moved, fixed_bytes=weight, dtype=computes)
-    m, kind = product.shape[0], "gemm" if computes == "bf16" else "served_gemm"
+    m = product.shape[0]
+    kind = "gemm" if form is BF16 and m > FEW_ROWS else "served_gemm"
     return replace(product, kind=kind, bytes=m * k * into_bytes + weight + m * n * BF16_BYTES, dtype=computes)
 
 
