@@ -1,8 +1,8 @@
 """Products with weights in served formats: bytes of the format, arithmetic of the format or of bf16.
 
 Experts, products of few rows and those with weights in other formats run as kernels of inference engines: those of
-training are made for many rows. An input that several products read is cast once. What is cast by kernels of its own here, engines often fuse with the
-norm or activation before it; that is not modelled.
+training are made for many rows. An input that several products read is cast once. What is cast by kernels of its own
+here, engines often fuse with the norm or activation before it; that is not modelled.
 """
 
 from __future__ import annotations
