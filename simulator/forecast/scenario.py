@@ -392,6 +392,13 @@ class Campaign(Section):
     spare_nodes: Annotated[int, Field(ge=0, le=100_000)] = Field(
         0, description="Nodes held ready, beyond those in use, to take the place of broken ones."
     )
+    survive_nodes: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        0,
+        description=(
+            "`rackcast plan` recommends only splits that go on with so many nodes lost at once: spare nodes take their "
+            "place, and where those are too few, the same batch goes to fewer data-parallel ranks, which have to fit."
+        ),
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Decides when failures come.")
     least_accelerators: Degree = Field(1, description="`rackcast plan` looks at clusters from this size on ...")
     most_accelerators: Degree | None = Field(

@@ -31,10 +31,12 @@ from simulator.planner.pareto import front
 from simulator.planner.search import Search
 from simulator.planner.sharpening import Sharpening
 from simulator.planner.split_prices import SplitPrices
-from simulator.planner.splits import NO_OVERLAP, RECOMPUTE, SCHEDULES, WAYS
+from simulator.planner.splits import NO_OVERLAP, RECOMPUTE, SCHEDULES, WAYS, Splits
 from simulator.planner.store import Store
+from simulator.planner.survival import Survival, cards_left, shrunk, surviving
 from simulator.planner.sweep import Heard, run_cases
 from simulator.planner.workers import Workers
+from simulator.units import human_bytes
 
 AT_ONCE = 4
 """Splits that are simulated before the next bounds are looked at: the same whatever the number of workers."""
@@ -81,7 +83,16 @@ def explore(
         cases = {number: case(number) for number in chosen}
         found = run_cases(cases.values(), store, workers, hear and _among(hear, search.simulated, most))
         search.learn({number: found[made.key] for number, made in cases.items()})
+        _lose_nodes(search, store, workers)
     store.join()
+
+
+def _lose_nodes(search: Search, store: Store, workers: Workers) -> None:
+    """Forecast the winner with nodes lost, and if that does not go on, the next, until one does."""
+    survival = search.survival
+    while survival is not None and (winner := search.winner) is not None and winner not in survival.rows:
+        case = survival.case(winner)
+        survival.rows[winner] = run_cases([case], store, workers)[case.key]
 
 
 def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], Case]]:
@@ -97,7 +108,10 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
                 "routing.drift_between and W4_source_ragged, or try splits one by one with `rackcast compare --over`"
             ]
         )
-    splits, own = with_own_layout(candidates(scenario, job), asked, job)
+    splits, left = candidates(scenario, job), cards_left(scenario, job.cluster)
+    if left is not None:
+        splits = _that_survive(splits, scenario, left)
+    splits, own = with_own_layout(splits, asked, job)
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None
     prices = SplitPrices(job, experts, images)
@@ -108,7 +122,31 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         settings = settings_of(splits.split(number), scenario.training)
         return make_case(changed(scenario, settings), folder, settings, version, if_it_fits=True)
 
-    return Search(splits, bounds, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute), own), case
+    def case_left(number: int) -> Case:
+        assert left is not None
+        split = shrunk(splits.split(number), left, scenario.training.global_batch_sequences)
+        assert split is not None
+        settings = settings_of(split, scenario.training) | {"cluster.accelerators": split.ranks}
+        return make_case(changed(scenario, settings | {"campaign": None}), folder, settings, version, if_it_fits=True)
+
+    survival = Survival(left, case_left) if left is not None else None
+    return Search(splits, bounds, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute), own, survival), case
+
+
+def _that_survive(splits: Splits, scenario: Scenario, left: int) -> Splits:
+    """Those of *splits* that can go on with as many cards as are *left*."""
+    batch, asked = scenario.training.global_batch_sequences, scenario.campaign
+    some = splits.only(surviving(splits, left, batch))
+    if not len(some):
+        assert asked is not None
+        raise Refused(
+            [
+                f"campaign.survive_nodes: found {asked.survive_nodes} with {asked.spare_nodes} spare nodes, but no "
+                f"split goes on with the {left} cards left and the same batch of {batch} sequences; allowed: "
+                f"campaign.spare_nodes {asked.survive_nodes}, or a batch that fewer ranks divide"
+            ]
+        )
+    return some
 
 
 def _unbounded(training: Training) -> Iterator[str]:
@@ -176,9 +214,10 @@ def _simulated(search: Search, number: int, pareto: set[int]) -> dict[str, Any]:
         "step_time_s": row["step_time_s"],
         "peak_bytes": row["peak_bytes"],
         "usd": row["usd_per_step"],
-        "verdict": "winner" if number == search.winner else row["verdict"],
+        "verdict": _verdict(search, number),
+        "survives": _survives(search, number),
         "pareto": number in pareto,
-        "loses_by": _loses_by(row, best, search.capacity_bytes),
+        "loses_by": _lost(search, number) or _loses_by(row, best, search.capacity_bytes),
         "error": row["error"],
     }
 
@@ -190,8 +229,40 @@ def _not_simulated(search: Search, number: int, may_win: bool) -> dict[str, Any]
         "peak_bytes": None,
         "usd": None,
         "verdict": "left" if may_win else "pruned",
+        "survives": None,
         "pareto": False,
         "loses_by": None if may_win else _bounded_loss(search, number),
+    }
+
+
+def _verdict(search: Search, number: int) -> str:
+    if number == search.winner:
+        return "winner"
+    if search.survival is not None and search.survival.fails(number):
+        return "does not survive"
+    return str(search.rows[number]["verdict"])
+
+
+def _lost(search: Search, number: int) -> dict[str, Any] | None:
+    """Why a split does not go on when nodes are lost."""
+    if search.survival is None or not search.survival.fails(number):
+        return None
+    row = search.survival.rows[number]
+    room = f"{human_bytes(row['peak_bytes'])} a card" if row["peak_bytes"] is not None else None
+    return {"term": "nodes lost", "message": row["error"] or f"needs {room}", "at_least": False}
+
+
+def _survives(search: Search, number: int) -> dict[str, Any] | None:
+    """What becomes of a split when nodes are lost, where that was forecast."""
+    if search.survival is None or number not in search.survival.rows:
+        return None
+    row = search.survival.rows[number]
+    settings = json.loads(row["settings"])
+    return {
+        "accelerators_left": search.survival.left,
+        "accelerators": settings["cluster.accelerators"],
+        "parallel": settings["parallel"],
+        **{name: row[name] for name in ("verdict", "step_time_s", "peak_bytes", "error")},
     }
 
 

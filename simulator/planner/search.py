@@ -11,6 +11,7 @@ from simulator.planner.bounds import Bound
 from simulator.planner.case import Row
 from simulator.planner.sharpening import Sharpening
 from simulator.planner.splits import LAYOUT, WAYS, Splits
+from simulator.planner.survival import Survival
 from simulator.program.exchanges import exchanges, no_buffer
 
 MOST_SURE = 60
@@ -30,6 +31,8 @@ class Search:
     """The scenario's recomputation, in words."""
     own: int | None = None
     """The scenario's own layout, where that is a candidate: it is simulated first, whatever its bound."""
+    survival: Survival | None = None
+    """What becomes of candidates when nodes are lost, where they have to go on."""
     rows: dict[int, Row] = field(default_factory=dict)
     """Simulated candidates by number."""
 
@@ -50,9 +53,9 @@ class Search:
 
     @property
     def winner(self) -> int | None:
-        """The fastest that fits; where none does, the fastest that would be tight."""
+        """The fastest that fits; where none does, the fastest that would be tight; none that a loss is known to end."""
         for verdict in ("fits", "tight"):
-            found = [number for number, row in self.rows.items() if row["verdict"] == verdict]
+            found = [number for number, row in self.rows.items() if row["verdict"] == verdict and self._goes_on(number)]
             if found:
                 return min(found, key=lambda number: (self.rows[number]["step_time_s"], number))
         return None
@@ -72,6 +75,10 @@ class Search:
                 as_often = np.array([other.once == way.once for other in ways])
                 alike = alike[as_often[self.splits["exchange"][alike]]]
                 self.bound.peak_bytes[alike] = np.maximum(self.bound.peak_bytes[alike], row["peak_bytes"])
+
+    def _goes_on(self, number: int) -> bool:
+        """Whether a candidate goes on when nodes are lost, as far as is known."""
+        return self.survival is None or not self.survival.fails(number)
 
     def roomier(self) -> npt.NDArray[np.int64]:
         """Candidates that cannot win and that may take less memory than all faster ones, lowest bound first."""
@@ -126,7 +133,14 @@ class Search:
 
     def promising(self) -> npt.NDArray[np.int64]:
         """Candidates that may still win as far as bounds are known, lowest bound first."""
-        best = min((row["step_time_s"] for row in self.rows.values() if row["verdict"] == "fits"), default=np.inf)
+        best = min(
+            (
+                row["step_time_s"]
+                for number, row in self.rows.items()
+                if row["verdict"] == "fits" and self._goes_on(number)
+            ),
+            default=np.inf,
+        )
         open_ = self.fitting & (self.bound.step_s < best)
         open_[list(self.rows)] = False
         numbers = np.flatnonzero(open_)

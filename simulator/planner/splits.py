@@ -68,6 +68,11 @@ class Split:
         """The `parallel` section of a scenario."""
         return {name: getattr(self, name) for name in DEGREES}
 
+    @property
+    def ranks(self) -> int:
+        """Cards that it takes."""
+        return self.dp_replicate * self.dp_shard * self.tp * self.cp * self.pp
+
     def settings(self) -> dict[str, Any]:
         """Values by path, as a scenario takes them: those too that say how to do what this split does not do."""
         return {

@@ -23,6 +23,7 @@ COLOURS = {
     "fits": "#0072B2",
     "tight": "#E69F00",
     "does not fit": "#D55E00",
+    "does not survive": "#CC79A7",
     "left": "#9AA0A6",
     "pruned": "#D5D9DC",
 }
@@ -31,6 +32,7 @@ _WORDS = {
     "fits": "simulated, fits",
     "tight": "simulated, tight",
     "does not fit": "does not fit (time at best)",
+    "does not survive": "simulated, ends with nodes lost",
     "left": "left, may be faster (bounds)",
     "pruned": "ruled out (bounds)",
 }

@@ -19,10 +19,13 @@ _STYLES = {
     "fits": "",
     "tight": "yellow",
     "does not fit": "red",
+    "does not survive": "red",
     "failed": "red",
     "pruned": "dim",
     "left": "dim",
 }
+_ORDER = ("virtual_pipeline", "stage_layers")
+"""What `parallel` says beside degrees of the mesh."""
 _MOST_EXPLAINED = 30
 _MOST_CASES = 50
 """Cases of a sweep that are shown; all are in its file."""
@@ -33,7 +36,8 @@ def plan_table(plan: Mapping[str, Any], *, explain: bool) -> Group:
     """What `rackcast plan` shows of *plan*, the object of `plan --json`; with *explain* splits not simulated too."""
     from rich.console import Group
 
-    return Group(f"[bold]{plan_headline(plan)}[/bold]", counted_line(plan), "", _splits(plan, explain=explain))
+    lines = [f"[bold]{plan_headline(plan)}[/bold]", *survival_line(plan), counted_line(plan)]
+    return Group(*lines, "", _splits(plan, explain=explain))
 
 
 def plan_headline(plan: Mapping[str, Any]) -> str:
@@ -42,6 +46,17 @@ def plan_headline(plan: Mapping[str, Any]) -> str:
     if winner is None:
         return f"No split of {plan['scenario']} fits {plan['accelerators']:,} cards"
     return f"{split_label(winner)}: step {human_time(winner['step_time_s'])} on {plan['accelerators']:,} cards"
+
+
+def survival_line(plan: Mapping[str, Any]) -> list[str]:
+    """What the winner becomes when nodes are lost, where it has to go on."""
+    left = plan["winner"] and plan["winner"]["survives"]
+    if not left:
+        return []
+    words = f"{left['accelerators']:,} of the {left['accelerators_left']:,} cards left"
+    return [
+        f"With the nodes lost that it has to survive: {_degrees(left)}, {human_time(left['step_time_s'])} on {words}"
+    ]
 
 
 def counted_line(plan: Mapping[str, Any]) -> str:
@@ -94,6 +109,8 @@ def loss_label(loses_by: Mapping[str, Any] | None) -> str:
     if loses_by is None:
         return ""
     least = "at least " if loses_by.get("at_least") else ""
+    if loses_by["term"] == "nodes lost":
+        return f"with nodes lost: {loses_by['message']}"
     if loses_by["term"] == "memory":
         return f"{least}{human_bytes(loses_by['bytes'])} too much"
     if loses_by.get("seconds") is not None:
@@ -171,7 +188,8 @@ def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
 
 
 def _degrees(split: Mapping[str, Any]) -> str:
-    return " ".join(f"{axis} {degree}" for axis, degree in split["parallel"].items() if degree > 1) or "one card"
+    degrees = {axis: degree for axis, degree in split["parallel"].items() if axis not in _ORDER and degree > 1}
+    return " ".join(f"{axis} {degree}" for axis, degree in degrees.items()) or "one card"
 
 
 def _settings(split: Mapping[str, Any]) -> str:

@@ -1,0 +1,97 @@
+"""Splits that go on with nodes lost: what they shrink to, and which of them a plan may recommend."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_jobs import write_small
+
+from simulator.forecast.errors import Refused
+from simulator.planner.plan import plan, prepare
+from simulator.planner.splits import SCHEDULES, Split
+from simulator.planner.store import Store
+from simulator.planner.survival import shrunk
+from simulator.planner.workers import workers
+
+CAMPAIGN = "campaign={tokens: 1e9, storage_bandwidth: 10 GB/s, survive_nodes: 1}"
+SIXTEEN = Split(1, 16, 1, 1, 1, 1, 1, 3, 0, 1)
+
+
+def test_data_parallelism_shrinks_to_the_most_ranks_that_the_batch_divides_by() -> None:
+    # 120 cards are left of 128: of 512 sequences 64 ranks take 8 each, of 480 sequences all 120 take 4.
+    whole = replace(SIXTEEN, dp_shard=128)
+    assert shrunk(whole, 120, 512) == replace(whole, dp_shard=64)
+    assert shrunk(whole, 120, 480) == replace(whole, dp_shard=120)
+
+
+def test_a_replica_is_left_out_where_that_leaves_as_many_ranks() -> None:
+    # 24 of 32 cards, where two replicas had 16: of 48 sequences 24 ranks take 2 each, of 32 no more than 16 have any.
+    replicas = replace(SIXTEEN, dp_replicate=2)
+    assert shrunk(replicas, 24, 48) == replace(replicas, dp_shard=12)
+    assert shrunk(replicas, 24, 32) == replace(replicas, dp_replicate=1)
+
+
+def test_experts_and_stages_stay_as_they_are() -> None:
+    # 8 of 16 cards: experts over 16 ranks have no place; over 8 they have.
+    assert shrunk(replace(SIXTEEN, ep=16), 8, 64) is None
+    assert shrunk(replace(SIXTEEN, ep=8), 8, 64) == replace(SIXTEEN, dp_shard=8, ep=8)
+    # Two stages on 8 cards have 4 ranks each: 32 sequences are 8 micro-batches. DualPipe takes 2 * 2 at least.
+    staged = replace(SIXTEEN, dp_shard=8, pp=2, zero=1)
+    assert shrunk(staged, 8, 32) == replace(staged, dp_shard=4)
+    mirrored = replace(staged, schedule=SCHEDULES.index("dualpipe"))
+    assert shrunk(mirrored, 8, 12) == replace(mirrored, dp_shard=3)
+    assert shrunk(mirrored, 1, 12) is None
+
+
+def test_the_winner_is_forecast_with_a_node_lost(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=32", CAMPAIGN)
+    with workers("local", 1) as pool:
+        found = plan(scenario, folder, Store(tmp_path / "plan"), pool, most=2)
+    winner = found["winner"]
+    assert winner["survives"]["accelerators_left"] == 8
+    assert winner["survives"]["accelerators"] == 8
+    assert winner["survives"]["verdict"] == "fits"
+    assert winner["survives"]["step_time_s"] > winner["step_time_s"]
+
+
+def test_a_spare_node_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)(
+        "dense", "training.global_batch_sequences=32", CAMPAIGN, "campaign.spare_nodes=1"
+    )
+    with workers("local", 1) as pool:
+        found = plan(scenario, folder, Store(tmp_path / "plan"), pool, most=1)
+    assert found["winner"]["survives"]["step_time_s"] == found["winner"]["step_time_s"]
+
+
+def test_splits_that_a_loss_ends_are_no_candidates(tmp_path: Path) -> None:
+    read = write_small(tmp_path)
+    any_, _ = prepare(*read("mixture", "training.global_batch_sequences=32"))
+    lasting, _ = prepare(*read("mixture", "training.global_batch_sequences=32", CAMPAIGN))
+    assert any_.splits["ep"].max() == 16
+    assert lasting.splits["ep"].max() == 8
+
+
+def test_what_does_not_fit_with_a_node_lost_does_not_win(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=32", CAMPAIGN)
+    search, _ = prepare(scenario, folder)
+    row = {"verdict": "fits", "step_time_s": 1.0, "peak_bytes": 1.0}
+    search.learn({0: row, 1: row | {"step_time_s": 2.0}})
+    assert search.survival is not None
+    assert search.winner == 0
+    search.survival.rows[0] = row | {"verdict": "does not fit"}
+    assert search.winner == 1
+    # Nothing is ruled out by the step of a split that may not be used.
+    search.bound.step_s[2] = 1.5
+    assert 2 in search.promising()
+
+
+def test_where_nothing_is_left_the_plan_is_refused(tmp_path: Path) -> None:
+    read = write_small(tmp_path)
+    with pytest.raises(Refused, match=r"there are 2 nodes and 0 spare ones; nearest: 1, or campaign\.spare_nodes 1"):
+        prepare(*read("dense", "training.global_batch_sequences=32", CAMPAIGN, "campaign.survive_nodes=2"))
+    # One sequence is no work for two data-parallel ranks: each split has all 16 cards for one.
+    one = ("training.global_batch_sequences=1", "parallel={tp: 8, cp: 2}")
+    with pytest.raises(Refused, match="no split goes on with the 8 cards left and the same batch of 1 sequences"):
+        prepare(*read("dense", *one, CAMPAIGN))
