@@ -79,7 +79,7 @@ def test_a_map_over_half_precision_values(elements, measured_s):
     ],
 )
 def test_products_on_an_h100_that_is_limited_to_500_w(m, k, n, dtype, measured_s):
-    assert product_s(H100_500W, m, k, n, dtype) == pytest.approx(measured_s, rel=0.07)
+    assert product_s(H100_500W, m, k, n, dtype) == pytest.approx(measured_s, rel=0.09)
 
 
 LLAMA_70B = [(16384, 8192, 1280), (16384, 1024, 8192), (16384, 8192, 7168), (16384, 3584, 8192), (8192, 8192, 8192)]

@@ -50,6 +50,13 @@ def test_pytorch_sums_what_it_fetched_behind_a_product():
         assert (product.parts, product.parts_back) == (TP, TP)
 
 
+def test_pytorch_copies_what_it_gathered_for_the_gradient_of_weights_unless_a_cast_reads_it():
+    turned = {o.name for o in compiled() if o.parts == TP and passes(o.backward_weight)[:1] == [("copy", 2 * WHOLE)]}
+    assert turned == {"q_proj", "gate", "o_proj", "down"}
+    cast = compiled(Float8("tensorwise"))
+    assert not any(kernel.kind == "copy" for operator in cast for kernel in operator.backward_weight)
+
+
 def test_casts_to_fp8_with_one_scale_come_before_the_parts_and_halve_them():
     gather, _ = named(compiled(Float8("tensorwise")), "tp_gather")
     assert [kernel.kind for kernel in gather.forward] == ["amax_compiled", "quantize", "copy"]

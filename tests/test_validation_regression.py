@@ -46,7 +46,7 @@ HELD = {
     ("llm-foundry-multi-node", THROUGHPUT): (9, 0.032, 0.082),
     ("megatron", STEP): (9, 0.371, 0.488),
     ("megatron-multi-node", THROUGHPUT): (3, 0.111, 0.227),
-    ("torchtitan-multi-node", THROUGHPUT): (15, 0.085, 0.190),
+    ("torchtitan-multi-node", THROUGHPUT): (15, 0.056, 0.190),
     ("torchtitan-multi-node", RESERVED): (3, 0.100, 0.196),
     ("megatron", ALLOCATED): (6, 0.004, 0.019),
     ("megatron", THROUGHPUT): (8, 0.173, 0.197),

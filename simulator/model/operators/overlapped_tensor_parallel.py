@@ -4,8 +4,10 @@ Compiled layers, PyTorch's asynchronous tensor parallelism (inductor's `micro_pi
 `torch.distributed._symmetric_memory`): each rank copies its own tokens into a buffer that the others read. Behind that
 a part for each rank is fetched by the copy engines while the products of the part before run. A product before a
 scatter runs in as many parts, each of which is fetched by its rank beside the next one, and a kernel sums what came.
-Both spare the copies around a library's transfer. What stays as it is: the scatter of an input's gradient, which is the
-sum of several products, and gathers of tensors that are cast behind them (fp8 with scales of rows).
+Both spare the copies around a library's transfer, but what is gathered so stands token by token and not sequence by
+sequence: in bf16, the gradient of weights reads a copy of it (a cast reads it as it stands). What stays as it is: the
+scatter of an input's gradient, which is the sum of several products, and gathers of tensors that are cast behind them
+(fp8 with scales of rows).
 
 Fused layers, Transformer Engine's user buffers (Megatron-LM's `tp_comm_overlap`; the defaults of `initialize_ub`):
 gathers before products of qkv and fc1, and of gradients before those of proj and fc2, go round by the copy engines, a
@@ -95,6 +97,8 @@ def _gather_beside(found: list[Operator], number: int, readers: list[int], workl
     beside = tuple(replace(one, units=UNITS) for one in gather.backward_collectives) if fused else ()
     for reader in readers:
         found[reader] = replace(found[reader], parts=tp, beside_gradients=beside)
+    if not fused:
+        found[readers[0]] = _with_input_turned(found[readers[0]], whole)
 
 
 def _scatter_beside(found: list[Operator], number: int, workload: Workload) -> None:
@@ -118,7 +122,17 @@ def _scatter_beside(found: list[Operator], number: int, workload: Workload) -> N
             backward_workspace_bytes=0.0,
         )
         product = replace(product, parts_back=tp)
+        if not fused:
+            product = _with_input_turned(product, back)
     found[number], found[number - 1] = scatter, product
+
+
+def _with_input_turned(product: Operator, gathered: Collective) -> Operator:
+    """A bf16 *product* whose gradient of weights reads what was *gathered*, sequence by sequence."""
+    if product.forward[-1].dtype != "bf16":
+        return product
+    copy = pointwise(2 * gathered.bytes, kind="copy")
+    return replace(product, backward_weight=(copy, *product.backward_weight))
 
 
 def _casts(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
