@@ -101,6 +101,16 @@ def test_a_token_that_goes_to_a_rank_once_becomes_rows_there() -> None:
     assert launches(one(operators, "sort_by_source").forward) == 1
 
 
+def test_pytorch_finds_rows_in_four_parts_of_which_the_host_waits_for_three() -> None:
+    operators = experts(V3, 7168, replace(STACK, sent_once=True, framework_table=True))
+    names = [operator.name for operator in operators]
+    behind = names[names.index("dispatch") + 1 : names.index("sort_by_expert")]
+    assert behind == [f"find_rows_{part}" for part in (1, 2, 3, 4)]
+    found = [one(operators, name) for name in behind]
+    assert [operator.waits for operator in found] == [True, True, True, False]
+    assert sum(launches(operator.forward) for operator in found) == 28
+
+
 def test_padded_rows_go_each_by_itself() -> None:
     assert "permute" in {operator.name for operator in experts(V3, 7168, replace(PADDED, sent_once=True))}
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from small_jobs import Small, lower
 
+from simulator.forecast.assembly import assemble_job
+from simulator.forecast.errors import Refused
 from simulator.hardware.library import build_cluster
 from simulator.parallel.folding import apart
 from simulator.parallel.mesh import Mesh
@@ -62,3 +64,15 @@ def test_the_host_waits_for_counts_in_every_forward_pass_and_not_in_a_backward_p
     assert {task.phase for task in told} == {"forward", "recompute"}
     assert len(told) == 2 * 4
     assert all(task.blocks_host for task in told)
+
+
+def test_the_host_waits_three_times_more_where_pytorch_finds_the_rows_that_came(small: Small) -> None:
+    settings = ("parallel.ep=8", "training.zero=1", "training.exchange=deduplicated")
+    for fused, waits in (("true", 1), ("false", 1 + 3)):
+        tasks = lower(small("mixture", *settings, f"training.dispatch_fusion={fused}")).tasks
+        assert sum(task.blocks_host for task in tasks if (task.phase, task.layer) == ("forward", 1)) == waits
+
+
+def test_rows_that_no_deepep_brings_are_not_found_by_pytorch(small: Small) -> None:
+    with pytest.raises(Refused, match="dispatch_fusion"):
+        assemble_job(*small("mixture", "parallel.ep=8", "training.zero=1", "training.dispatch_fusion=false"))

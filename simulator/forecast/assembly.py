@@ -79,6 +79,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         *graph_problems(scenario, architecture, cluster.accelerator),
         *_accumulation_problems(scenario, architecture),
         *_router_problems(scenario, architecture),
+        *_dispatch_problems(scenario),
         *transformer_engine_problems(scenario.training),
         *float8_problems(scenario, architecture, cluster.accelerator),
         *node_problems(
@@ -158,6 +159,7 @@ def _workload(scenario: Scenario) -> Workload:
         and split.ep > 1
         and exchanges()[training.exchange].once
         and not eight_bit_rows,
+        framework_table=not training.dispatch_fusion,
         fused_router=training.router_fusion,
         fused_experts=training.grouped_gemm == "fused",
         loss_chunk_tokens=(training.loss if isinstance(training.loss, ChunkedLoss) else ChunkedLoss()).chunk_tokens,
@@ -175,6 +177,17 @@ def _accumulation_problems(scenario: Scenario, architecture: Architecture) -> It
             "training.megatron.gradient_accumulation_fusion: tensors of experts' gradients beside the buffer are not "
             "simulated; allowed with experts: true"
         )
+
+
+def _dispatch_problems(scenario: Scenario) -> Iterator[str]:
+    training = scenario.training
+    if training.dispatch_fusion:
+        return
+    where = "training.dispatch_fusion: found false"
+    if not (training.megatron_stack and scenario.parallel.ep > 1 and exchanges()[training.exchange].once):
+        yield f"{where}, which is about Megatron-LM's experts over DeepEP: exchange hierarchical or deduplicated"
+    if "full_iteration" in training.cuda_graphs:
+        yield f"{where}, whose host reads numbers that no graph tells it; leave out cuda_graphs: full_iteration"
 
 
 def _router_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:

@@ -354,6 +354,13 @@ class Training(Section):
             "Absent: per_expert with fused execution under zero 1 (Transformer Engine), grouped elsewhere."
         ),
     )
+    dispatch_fusion: bool = Field(
+        True,
+        description=(
+            "Rows of tokens that DeepEP brought are found in one kernel (Megatron-LM's enable_experimental). False: in "
+            "some thirty of PyTorch's, and the host waits for the numbers of three."
+        ),
+    )
     router_fusion: bool = Field(
         False,
         description=(

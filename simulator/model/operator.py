@@ -138,6 +138,8 @@ class Operator:
     counts: Literal["all_to_all", "all_gather"] | None = None
     """How ranks tell each other what they have counted, which the host waits for, to know how much there is to move;
     None where it knows that."""
+    waits: bool = False
+    """Whether the host waits for its forward kernels, which tell it how large the next tensors are."""
     forward_collectives: tuple[Collective, ...] = ()
     """In order, after the forward kernels."""
     backward_collectives: tuple[Collective, ...] = ()
@@ -190,6 +192,8 @@ class Workload:
     """Ranks that split each routed expert's intermediate width."""
     megatron: bool = False
     """Whether the hand-fused stack is Megatron-LM's on Transformer Engine: what runs where stacks differ."""
+    framework_table: bool = False
+    """Whether the rows of tokens that came are then found by PyTorch's kernels, not by a fused one."""
     sent_once: bool = False
     """Whether a token goes once to each rank that holds experts of it, where its rows are made and summed."""
     fused_experts: bool = False

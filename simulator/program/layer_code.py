@@ -250,6 +250,8 @@ class LayerCode:
             self._ring.forward(step, step.ring, takes)
         else:
             self._run(step, step.forward, step.moves, takes, counts=step.counts)
+        if step.waits:
+            self._emitter.block_host()
         self._free(scratch.key, *done)
 
     def _run(

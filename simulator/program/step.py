@@ -96,6 +96,8 @@ class Step:
     """Size of its result, per routed row or in all."""
     counts: Transfer | None = None
     """How many rows go where, which the host waits for before it issues the transfers; None where it knows."""
+    waits: bool = False
+    """Whether the host waits for its forward kernels."""
     communicates: bool = False
     """Whether it moves data between ranks: between ranks that are one, it moves nothing."""
     moves: tuple[Transfer, ...] = ()
@@ -211,6 +213,7 @@ class Pricer:
             weights=operator.weights,
             output_size=operator.output_bytes,
             counts=self._counts(operator, load),
+            waits=operator.waits,
             communicates=bool(
                 operator.name in EXCHANGES
                 or operator.forward_collectives

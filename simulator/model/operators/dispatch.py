@@ -37,16 +37,27 @@ _COUNTING = 7
 """Sums of counts by expert, rank and both, and four copies of them to the host, beside those of the choice."""
 _NUMBERING = 4
 """Kernels over the tokens that came and the rank's own experts: choices to a table, two passes and a sort."""
+_FINDING = (6, 9, 7, 6)
+"""Kernels until the host reads a number, and behind the last one: a `nonzero` is three before it and four behind."""
+_WEIGHTS_BACK = 4
 _LAYOUT = 1
 """Kernels that count the tokens for each rank (`get_dispatch_layout`)."""
 
 
 def dispatch_operators(
-    component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int, *, padded: bool = False, once: bool = False
+    component: MixtureOfExperts,
+    tokens: Lane,
+    routed: Lane,
+    width: int,
+    *,
+    padded: bool = False,
+    once: bool = False,
+    framework: bool = False,
 ) -> tuple[Operator, ...]:
     """From tokens to rows that stand by expert on the expert's rank; *width* is the experts' width.
 
-    *padded*: every expert takes as many rows from every rank. *once*: a token goes to a rank once.
+    *padded*: every expert takes as many rows from every rank. *once*: a token goes to a rank once; *framework*: whose
+    rows are then found by PyTorch.
     """
     dispatch = Operator(
         "dispatch",
@@ -60,7 +71,8 @@ def dispatch_operators(
     if once:
         beside = component.top_k * (FP32_BYTES + INT64_BYTES)
         sent = replace(dispatch, payload_bytes=dispatch.payload_bytes + beside)
-        return _read_choice(component, tokens), sent, _make_rows(routed, width)
+        table = _framework_table() if framework else ()
+        return _read_choice(component, tokens), sent, *table, _make_rows(routed, width)
     permute = _permute(tokens, width, own_rows(component, tokens))
     counting = tokens.megatron and not padded
     return (
@@ -162,6 +174,24 @@ def _read_choice(component: MixtureOfExperts, tokens: Lane) -> Operator:
     forward = pointwise(table + moved, kind="topk"), pointwise(2.0 * moved, launches=_LAYOUT)
     backward = pointwise(table, kind="fill"), pointwise(moved + chosen * FP32_BYTES, kind="scatter")
     return Operator("preprocess", forward, backward, output_bytes=float(moved))
+
+
+def _framework_table() -> tuple[Operator, ...]:
+    """The table of the rank's experts by the tokens that came, as PyTorch makes it of indices and weights.
+
+    Each choice that is not masked is found, repeated for its token and marked, the weights found again
+    (`_DeepepManager._indices_to_multihot`): the host reads how many there are after the first, second and third part.
+    """
+    return tuple(
+        Operator(
+            f"find_rows_{part}",
+            (pointwise(2.0 * launches * INT64_BYTES, launches=launches),),
+            (pointwise(2.0 * _WEIGHTS_BACK * FP32_BYTES, launches=_WEIGHTS_BACK),) if part == len(_FINDING) else (),
+            rows="routed",
+            waits=part < len(_FINDING),
+        )
+        for part, launches in enumerate(_FINDING, start=1)
+    )
 
 
 def _make_rows(routed: Lane, width: int) -> Operator:

@@ -45,7 +45,9 @@ def operators(component: MixtureOfExperts, hidden: int, workload: Workload) -> t
     width = component.latent or hidden
     padded = workload.padded_experts
     once = workload.sent_once and not padded
-    *dispatch, sort_by_expert = dispatch_operators(component, sent, routed, width, padded=padded, once=once)
+    *dispatch, sort_by_expert = dispatch_operators(
+        component, sent, routed, width, padded=padded, once=once, framework=workload.framework_table
+    )
     sort_by_source, *combine = combine_operators(component, sent, routed, width, padded=padded, once=once)
     return (
         *router_operators(component, tokens, hidden, padded=padded, fused=workload.fused_router),
