@@ -10,6 +10,7 @@ from simulator.documents import InvalidDocument
 from simulator.forecast.errors import Refused
 from simulator.forecast.reading import open_any_scenario, placing
 from simulator.forecast.scenario_serving import ServingScenario
+from simulator.forecast.serving.fitting import fit_serving
 from simulator.forecast.serving.forecast import serve
 
 DENSE = """\
@@ -107,6 +108,25 @@ def test_weights_that_host_memory_cannot_hold_do_not_fit(tmp_path: Path) -> None
     # Eight copies of 802 GB in 1,536.
     assert not found["fits"]
     assert found["memory"]["ddr"]["peak_bytes"] > found["memory"]["ddr"]["capacity_bytes"] == 1.536e12 / 8
+
+
+def test_more_than_a_node_has_cannot_be_kept(tmp_path: Path) -> None:
+    found = summary(tmp_path, DENSE, "serving.offload.kept_in_ddr=2 TB")
+    assert not found["fits"]
+    assert found["memory"]["ddr"]["breakdown"] == {"kept caches": 2e12}
+
+
+def test_nothing_is_suggested_that_host_memory_has_no_room_for(tmp_path: Path) -> None:
+    path = tmp_path / "served.yaml"
+    crowded = DENSE.replace("llama-3.1-8b", "llama-3.1-405b").replace("accelerators: 1", "accelerators: 8")
+    path.write_text(crowded + "  offload: {weights: 1.0}\nparallel: {dp_replicate: 8}\n")
+    document, _ = open_any_scenario(str(path), [])
+    assert isinstance(document.content, ServingScenario)
+    with placing(document):
+        found = fit_serving(document.content, tmp_path)
+    assert not found["fits"]
+    # Eight copies of 203 GB in int4 have no room in 1,536; with tp 2 sixteen cards of two nodes have eight of 802.
+    assert all("parallel.tp" in suggestion["change"] for suggestion in found["suggestions"])
 
 
 def test_sequences_that_are_sent_back_are_kept(tmp_path: Path) -> None:

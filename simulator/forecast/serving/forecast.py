@@ -63,8 +63,8 @@ def _prices(pool: Pool) -> IterationPrices:
 
 
 def has_room(pool: Pool, wanted: Many[Request]) -> bool:
-    """Whether the longest of the requests has room for its cache while there is no other."""
-    return pool.cache_bytes > 0 and pool.new_cache().ever_has_room(longest(wanted))
+    """Whether the longest of the requests has room for its cache while there is no other, and what is below it too."""
+    return pool.has_room_below and pool.cache_bytes > 0 and pool.new_cache().ever_has_room(longest(wanted))
 
 
 def longest(wanted: Many[Request]) -> int:

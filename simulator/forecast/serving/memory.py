@@ -34,9 +34,12 @@ def serving_memory(pools: Many[Pool], wanted: Many[Request], course: Course | No
 
 
 def _below(pool: Pool, wanted: Many[Request], course: Course | None, caches: float) -> dict[str, Any]:
-    """Of a card's part of host memory and of drives, where they hold anything; *caches* are those on the card."""
+    """Of a card's part of host memory and of drives, where they hold anything; *caches* are those on the card.
+
+    Without a *course*, what is set aside for caches that cards let go is full.
+    """
     memory, node = pool.memory, pool.deployment.cluster.node
-    kept = {tier.name: 0.0 for tier in pool.tiers}
+    kept = {tier.name: 0.0 if course else tier.capacity_bytes for tier in pool.tiers}
     for rank in course.ranks["decode"] if course else ():
         for name, size in rank.tiers.peak_bytes.items() if rank.tiers else ():
             kept[name] = max(kept[name], pool.batches * size)

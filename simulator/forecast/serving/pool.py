@@ -8,6 +8,7 @@ from simulator.forecast.memory import COMMUNICATOR_BYTES, CONTEXT_BYTES
 from simulator.forecast.serving.cache_pool import CachePool
 from simulator.forecast.serving.lower_tiers import LowerTiers, Tier
 from simulator.forecast.serving.rank import Limits
+from simulator.program.drives import DRIVE_TIER
 from simulator.program.host_memory import HOST_TIER
 from simulator.program.serving.deployment import Deployment
 from simulator.program.serving.memory import RankMemory
@@ -70,6 +71,14 @@ class Pool:
         """What a card's part of host memory leaves for caches."""
         kept = sum(tier.capacity_bytes for tier in self.tiers if tier.name == HOST_TIER)
         return self.share_of(self.deployment.cluster.node.ddr.capacity.value) - sum(self.memory.host.values()) - kept
+
+    @property
+    def has_room_below(self) -> bool:
+        """Whether host memory and drives hold what they are to hold, caches apart."""
+        drives = self.deployment.cluster.node.nvme
+        kept = sum(tier.capacity_bytes for tier in self.tiers if tier.name == DRIVE_TIER)
+        room = 0.0 if drives is None else self.share_of(drives.capacity.value)
+        return self.host_room_bytes >= 0.0 and self.memory.drives_bytes + kept <= room
 
     def share_of(self, node_bytes: float) -> float:
         """A card's part of what its node has."""
