@@ -28,12 +28,12 @@ class Steady:
 class Small:
     """An engine of *ranks* ranks with room for so many tokens each, on a clock of its own."""
 
-    def __init__(self, tokens=1000, ranks=1, prefixes=None, block_tokens=10, **limits):
+    def __init__(self, tokens=1000, ranks=1, prefixes=None, block_tokens=10, receive_every=1, **limits):
         asked = {"max_sequences": 8, "max_batch_tokens": 100, "mixed": True} | limits
         self.env, self.ended, self.rows = simpy.Environment(), list[Sequence](), list[Row]()
         pools = [CachePool(tokens, 1.0, lambda _: 0.0, block_tokens) for _ in range(ranks)]
         self.ranks = [Rank(Limits(**asked), pool, prefixes(pool) if prefixes else None) for pool in pools]
-        self.engine = Engine(self.env, self.ranks, Steady(), self.ended.append, self.rows.append)
+        self.engine = Engine(self.env, self.ranks, Steady(), self.ended.append, self.rows.append, receive_every)
 
     def submit(self, prompt, output, **more):
         """A request that comes now."""

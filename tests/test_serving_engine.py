@@ -53,6 +53,16 @@ def test_a_request_that_comes_while_others_decode_waits_for_the_iteration_only()
     assert [row.iterations for row in small.rows] == [1, 5, 1, 94]
 
 
+def test_an_engine_that_looks_seldom_hears_late() -> None:
+    small = Small(tokens=10_000, receive_every=10)
+    small.submit(10, 101)
+    small.env.run(until=int(5.5 * MILLISECOND))
+    late = small.submit(10, 1)
+    small.env.run()
+    # It looks after the first prompt, at 1 ms, and ten iterations later; the prompt takes one more.
+    assert ms(late.first_ns) == (12,)
+
+
 def test_ranks_in_step_share_requests_out_and_wait_for_each_other() -> None:
     small = Small(ranks=2)
     long, short = small.run((250, 1), (10, 1))

@@ -90,6 +90,7 @@ def test_the_same_scenario_gives_the_same_forecast(tmp_path: Path) -> None:
         "serving.max_sequences=8",
         "serving.max_batch_tokens=1024",
         "serving.batching=prefill_first",
+        "serving.receive_every=10",
         "serving.memory_utilization=0.8",
         "serving.cuda_graphs=false",
         "serving.exchange=all_to_all",

@@ -105,7 +105,7 @@ def _plan(
     name: str, changes: list[str], store: Store, pool: Workers, hear: Heard, simulate: int, *, explain: bool
 ) -> Answer:
     from simulator.documents import read
-    from simulator.forecast.reading import find_scenario, placing
+    from simulator.forecast.reading import find_training, placing
     from simulator.forecast.scenario import Scenario
     from simulator.planner.plan import plan as find
     from simulator.report.files import replacing
@@ -113,7 +113,7 @@ def _plan(
     from simulator.report.plan_chart import plan_chart
     from simulator.report.plan_table import plan_table
 
-    path = find_scenario(name)
+    path = find_training(name, changes)
     document = read(path, Scenario, changes)
     campaign = document.content.campaign
     with placing(document):

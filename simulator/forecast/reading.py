@@ -31,10 +31,7 @@ def read_scenario(name: str, overrides: Sequence[str] = ()) -> tuple[Scenario, P
 
 def open_scenario(name: str, overrides: Sequence[str] = ()) -> tuple[Document[Scenario], Path]:
     """As :func:`read_scenario`, keeping the places of the values for :func:`placing`."""
-    path = find_scenario(name)
-    if _serves(path, overrides):
-        message = "found, and training is asked about; allowed: fit, run, compare and validate"
-        raise InvalidDocument([Problem(str(path), None, "serving", message)])
+    path = find_training(name, overrides)
     document = read(path, Scenario, overrides)
     _refuse(_problems(document))
     return document, path.parent
@@ -50,6 +47,15 @@ def open_any_scenario(
     document = read(path, ServingScenario, overrides)
     _refuse(serving_problems(document))
     return document, path.parent
+
+
+def find_training(name: str, overrides: Sequence[str] = ()) -> Path:
+    """As :func:`find_scenario`; one that serves is refused."""
+    path = find_scenario(name)
+    if _serves(path, overrides):
+        message = "found, and training is asked about; allowed: fit, run, compare and validate"
+        raise InvalidDocument([Problem(str(path), None, "serving", message)])
+    return path
 
 
 def _serves(path: Path, overrides: Sequence[str]) -> bool:

@@ -129,6 +129,13 @@ class Serving(Section):
             "prefill_first: iterations of prompts alone as long as any wait, then of decoding ones (SGLang)."
         ),
     )
+    receive_every: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        1,
+        description=(
+            "Iterations of decoding from one look at new requests to the next; after prompts the engine looks at once "
+            "(SGLang's scheduler_recv_interval)."
+        ),
+    )
     admission: Literal["prompt", "answer"] = Field(
         "prompt",
         description=(
@@ -158,8 +165,8 @@ class Serving(Section):
 class ServingMeasured(Section):
     """What a real deployment showed: makes it a case of `rackcast validate`."""
 
-    ttft_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Median time to the first token.")
-    tpot_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Median time of each further token.")
+    ttft_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Mean time to the first token.")
+    tpot_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Mean time of each further token.")
     latency_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Mean time of a whole request.")
     output_tokens_per_s_per_accelerator: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Tokens of answers."

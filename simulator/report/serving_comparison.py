@@ -1,4 +1,7 @@
-"""Serving loops side by side, for the terminal: a row a variant."""
+"""Serving loops side by side, for the terminal: a row a variant.
+
+Times to the first and of a further token, tokens of answers a second of an accelerator, USD of a million of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, Any]
 
-_TITLES = ("", "first token", "further", "tokens/s each", "USD per 1 M", "HBM peak", "limited by")
+_TITLES = ("", "first", "further", "tokens/s", "USD/1 M", "HBM", "limited by")
 
 
 def serving_comparison(result: Mapping[str, Any]) -> Table:
@@ -21,7 +24,7 @@ def serving_comparison(result: Mapping[str, Any]) -> Table:
 
     rows = result["rows"]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("scenario", overflow="fold")
+    table.add_column("scenario", no_wrap=True)
     for title in _TITLES:
         table.add_column(title, justify="left" if title == "limited by" else "right")
     for row in rows:

@@ -84,8 +84,8 @@ def _pool(
     limits = Limits(
         serving.max_sequences, tokens, serving.batching == "mixed" or apart, serving.admission == "answer" and not apart
     )
-    tiers = lower_tiers(scenario, cluster)
-    found = [Pool(deployment, memory, usable, serving.block_tokens, limits, tiers) for memory in memories]
+    tiers, often = lower_tiers(scenario, cluster), serving.receive_every
+    found = [Pool(deployment, memory, usable, serving.block_tokens, limits, often, tiers) for memory in memories]
     typical = architecture.max_positions or 2**17
     return min(found, key=lambda pool: pool.cache_bytes / max(1.0, pool.memory.cache.bytes_of(typical)))
 

@@ -67,27 +67,40 @@ class Engine:
         pricing: Pricing,
         ended: Callable[[Sequence], None],
         observe: Callable[[Row], None],
+        receive_every: int = 1,
     ) -> None:
         self._env, self.ranks, self._pricing = env, list(ranks), pricing
-        self._ended, self._observe = ended, observe
+        self._ended, self._observe, self._receive_every = ended, observe, receive_every
+        self._come: list[Sequence] = []
+        """Requests that it has not looked at."""
+        self._since = 0
+        """Iterations since it looked, unless prompts were among them."""
         self._called: simpy.Event | None = None
         env.process(self._run())
 
     def submit(self, sequence: Sequence) -> None:
-        """*sequence* queues at the rank that has least to do."""
-        rank = min(self.ranks, key=lambda rank: rank.under_way)
-        calls = not rank.waiting
-        rank.waiting.append(sequence)
+        """*sequence* comes; the engine hears of it when it looks."""
+        calls = not self._come
+        self._come.append(sequence)
         if calls and self._called is not None and not self._called.triggered:
             self._called.succeed()
+
+    def _look(self) -> None:
+        """What came queues at the rank that has least to do."""
+        for sequence in self._come:
+            min(self.ranks, key=lambda rank: rank.under_way).waiting.append(sequence)
+        self._come.clear()
+        self._since = 0
 
     @property
     def under_way(self) -> int:
         """Sequences that it has to do with, on all ranks."""
-        return sum(rank.under_way for rank in self.ranks)
+        return sum(rank.under_way for rank in self.ranks) + len(self._come)
 
     def _run(self) -> Generator[simpy.Event, object, None]:
         while True:
+            if self._since >= self._receive_every or not any(rank.running for rank in self.ranks):
+                self._look()
             plans = [rank.plan() for rank in self.ranks]
             if not any(plan.chunks or plan.decodes for plan in plans):
                 self._called = self._env.event()
@@ -97,22 +110,23 @@ class Engine:
 
     def _row(self, plans: list[Plan]) -> Generator[simpy.Event, object, None]:
         pairs = list(zip(self.ranks, plans, strict=True))
-        count = LONGEST_ROW
-        if any(plan.chunks or plan.loaded_s for plan in plans):
-            count = 1
+        prompts = sum(tokens for plan in plans for _, tokens in plan.chunks)
+        often = self._receive_every == 1
+        alone = any(plan.chunks or plan.loaded_s for plan in plans)
+        count = 1 if alone else LONGEST_ROW if often else self._receive_every - self._since
         for rank, plan in pairs:
             count = rank.stretch(count) if plan.decodes else count
         figures = self._pricing.together([_load(rank, plan, count) for rank, plan in pairs])
         each_ns = max(1, self._pricing.duration_ns(figures))
         begin_ns = int(self._env.now)
-        yield from self._wait(count, each_ns)
+        yield from self._wait(count, each_ns, heeds_calls=often)
         now_ns = int(self._env.now)
         count = (now_ns - begin_ns) // each_ns
         decoding = sum(rank.decoding for rank, plan in pairs if plan.decodes)
         used_bytes = max(rank.pool.used_bytes for rank in self.ranks)
         running = sum(rank.running for rank in self.ranks)
         ended = [one for rank, plan in pairs for one in rank.go(plan, count, now_ns)]
-        prompts = sum(tokens for plan in plans for _, tokens in plan.chunks)
+        self._since = self._receive_every if prompts else self._since + count
         self._observe(
             Row(
                 begin_ns,
@@ -130,10 +144,10 @@ class Engine:
         for sequence in ended:
             self._ended(sequence)
 
-    def _wait(self, count: int, each_ns: int) -> Generator[simpy.Event, object, None]:
+    def _wait(self, count: int, each_ns: int, *, heeds_calls: bool) -> Generator[simpy.Event, object, None]:
         """For *count* iterations, or until the end of the one in which a request calls."""
         begin_ns, end = self._env.now, self._env.timeout(count * each_ns)
-        if count == 1:
+        if count == 1 or not heeds_calls:
             self._called = None
             yield end
             return

@@ -34,9 +34,8 @@ def limits(pool: Pool, prices: IterationPrices, rows: Many[Row], span_ns: int) -
     found = dict.fromkeys(KINDS, 0.0)
     reading = _Reading(pool, prices)
     for row in rows:
-        times = row.iterations * (row.end_ns - row.begin_ns) / row.iterations / 1e9
         for kind, share in _shares(row, reading).items():
-            found[kind] += share * times
+            found[kind] += share * (row.end_ns - row.begin_ns) / 1e9
     span_s = span_ns / 1e9
     found["idle"] = max(0.0, span_s - sum(found.values()))
     return {kind: seconds / span_s for kind, seconds in found.items()}

@@ -96,7 +96,7 @@ class Loop:
         rows = self._course.rows[name] = []
         count, ranks = (1, min(MOST_RANKS, pool.ranks)) if alone else (pool.engines * pool.batches, pool.ranks)
         engines = [
-            Engine(self._env, [self._rank(pool) for _ in range(ranks)], prices, ended, rows.append)
+            Engine(self._env, [self._rank(pool) for _ in range(ranks)], prices, ended, rows.append, pool.receive_every)
             for _ in range(count)
         ]
         self._course.engines[name] = count

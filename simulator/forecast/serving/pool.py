@@ -25,6 +25,8 @@ class Pool:
     """Of an accelerator's memory."""
     block_tokens: int
     limits: Limits
+    receive_every: int = 1
+    """Iterations of decoding from one look at what came to the next."""
     tiers: tuple[Tier, ...] = ()
     """Below a card: where caches go that it lets go."""
 
