@@ -64,3 +64,50 @@ def test_a_pipeline_takes_turns_at_the_pace_of_its_slowest_stage(stages: int) ->
     price = IterationPricer(Deployment(model, NODE, Mesh(pp=stages))).price(Iteration(decode_contexts=(1024,) * 8))
     assert price.parts.pipeline_s > 0.0
     assert price.latency_s / stages < price.interval_s < price.latency_s
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v3", "kimi-k3.1"])
+def test_longer_contexts_and_more_sequences_never_take_less(name: str) -> None:
+    model = read_architecture(MODELS / f"{name}.json")
+    layers = list(model.moe_layers())
+    experts = layers[0].feed_forward.experts if layers else 0  # type: ignore[union-attr]
+    even = np.full((len(layers), 1, experts), 1 / experts) if layers else None
+    pricer = IterationPricer(Deployment(model, NODE, Mesh(tp=8, etp=8 if layers else 1), popularity=even))
+    by_context = [pricer.price(Iteration((), (context,) * 8)).latency_s for context in (1, 64, 1000, 30_000, 1_000_000)]
+    by_prompt = [pricer.price(Iteration((Chunk(512, cached),))).latency_s for cached in (0, 100, 10_000, 1_000_000)]
+    by_count = [pricer.price(Iteration((), (2000,) * count)).latency_s for count in (1, 2, 7, 30, 64, 200)]
+    assert by_context == sorted(by_context)
+    assert by_prompt == sorted(by_prompt)
+    assert by_count == sorted(by_count)
+
+
+def test_parts_and_grades_add_up_to_the_time() -> None:
+    model = read_architecture(MODELS / "kimi-k3.1.json")
+    even = np.full((len(list(model.moe_layers())), 1, 896), 1 / 896)
+    price = IterationPricer(Deployment(model, NODE, Mesh(tp=8, etp=8), popularity=even)).price
+    decoded = price(Iteration((), (5000,) * 4))
+    assert sum(decoded.grades.values()) == pytest.approx(decoded.latency_s)
+    assert decoded.parts.total_s == decoded.latency_s
+
+
+def test_rows_travel_only_where_ranks_have_tokens_of_their_own() -> None:
+    model = read_architecture(MODELS / "deepseek-v3.json")
+    for mesh, slots, travels in (
+        (Mesh(tp=8, etp=8), (1, 256), False),
+        (Mesh(tp=8, ep=8), (8, 32), False),
+        (Mesh(dp_shard=8, ep=8), (8, 32), True),
+        (Mesh(dp_shard=4, tp=2, ep=8), (8, 32), True),
+        (Mesh(dp_shard=8), (1, 256), False),
+    ):
+        popularity = np.full((58, *slots), 1 / 256)
+        deployment = Deployment(model, NODE, mesh, popularity=popularity)
+        parts = IterationPricer(deployment).price(Iteration((), (1000,) * 8)).parts
+        assert deployment.exchanges == travels
+        assert (parts.exchange_s > 0) == travels
+        assert (parts.tensor_parallel_s > 0) == (mesh.tp > 1)
+
+
+def test_experts_split_by_width_with_rows_that_travel_are_refused() -> None:
+    model = read_architecture(MODELS / "deepseek-v3.json")
+    with pytest.raises(ValueError, match=r"etp\(2\) with ep\(4\) .* nearest: ep 8 with etp 1"):
+        Deployment(model, NODE, Mesh(dp_shard=8, ep=4, etp=2), popularity=np.full((58, 4, 64), 1 / 256))
