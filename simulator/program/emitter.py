@@ -119,6 +119,11 @@ class Emitter:
         for key in keys:
             del self._held[key]
 
+    def release_held(self, keys: Iterable[str]) -> None:
+        """Release those of *keys* that are allocated when the task written last is done."""
+        held = self._held
+        self.release(*[key for key in keys if key in held])
+
     @property
     def awaited(self) -> tuple[int, ...]:
         """What the next task of the compute stream will wait for."""

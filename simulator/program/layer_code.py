@@ -182,7 +182,7 @@ class LayerCode:
 
     def _used_up(self, tag: str, number: int) -> tuple[str, ...]:
         """What nobody needs behind the backward pass of an operator."""
-        passes = (tag, _again(tag))
+        passes = (tag, _again(tag)) if self._reruns else (tag,)
         return (
             *(_saved(each, number) for each in passes),
             *(f"{each}.out.{number - 1}" for each in passes),
@@ -319,7 +319,7 @@ class LayerCode:
         return takes
 
     def _free(self, *keys: str) -> None:
-        self._emitter.release(*(key for key in keys if self._emitter.holds(key)))
+        self._emitter.release_held(keys)
 
 
 def _temporaries(step: Step, size: Quantity) -> tuple[Quantity, str, tuple[Quantity, ...]]:
