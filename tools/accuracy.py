@@ -22,6 +22,11 @@ TITLES = {
     "peak_reserved_bytes": ("reserved, GB", "{:.2f}", 1e9),
     "first_step_peak_allocated_bytes": ("allocated in the first step, GB", "{:.2f}", 1e9),
     "held_allocated_bytes": ("held between steps, GB", "{:.2f}", 1e9),
+    "ttft_s": ("first token, ms", "{:,.1f}", 1e-3),
+    "tpot_s": ("further tokens, ms", "{:,.2f}", 1e-3),
+    "latency_s": ("requests, s", "{:.3g}", 1.0),
+    "output_tokens_per_s_per_accelerator": ("tokens/s of answers each", "{:,.4g}", 1.0),
+    "prompt_tokens_per_s_per_accelerator": ("tokens/s of prompts each", "{:,.4g}", 1.0),
 }
 SOURCES = {
     "h200": "own runs on one and two H200",
@@ -38,8 +43,16 @@ SOURCES = {
     "torchao": "torchao: Llama 3 8B and Llama 4 Scout, bf16 and fp8, on H100, B200 and MI300X",
     "torchtitan": "torchtitan: Llama 3.1 8B on 8 H100 held at 500 W, bf16 and fp8",
     "nemo": "NeMo 24.07: Llama 2 and 3 in fp8 on 8 H100",
+    "serving-aic": "serving, further tokens: DeepSeek-V3, Llama 3.1 70B and Kimi K2.5 on H100 to B300",
     "megatron": "Megatron-LM and its Bridge: GPT, Moonlight, Qwen3-30B and Llama 3 8B, bf16 and fp8, on A100 to GB300",
 }
+TIMES = (
+    "step_time_s",
+    "tokens_per_s_per_accelerator",
+    "tpot_s",
+    "output_tokens_per_s_per_accelerator",
+    "prompt_tokens_per_s_per_accelerator",
+)
 Row = dict[str, Any]
 
 
@@ -82,7 +95,7 @@ def _front(by_source: dict[str, list[Row]]) -> Iterator[str]:
     yield "|---|--:|--:|--:|--:|--:|"
     for source, title in SOURCES.items():
         figures = []
-        for metrics in (("step_time_s", "tokens_per_s_per_accelerator"), ("peak_allocated_bytes",)):
+        for metrics in (TIMES, ("peak_allocated_bytes",)):
             errors = [abs(case["error"]) for case in by_source[source] if case["metric"] in metrics]
             figures += [f"{figure:.1%}" for figure in (median(errors), max(errors))] if errors else ["", ""]
         cases = len({case["id"] for case in by_source[source]})

@@ -60,10 +60,13 @@ def serving_chart(course: Course, summary: Mapping[str, Any]) -> Figure:
 
 
 def _sequences(axes: Axes, rows: Many[Row], edges: npt.NDArray[np.float64], scale: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     running = _mean(rows, [row.running for row in rows], edges) * scale
     waiting = _mean(rows, [row.waiting for row in rows], edges) * scale
     axes.stairs(running, edges, color=_RUNNING, lw=1.6)
     axes.stairs(waiting, edges, color=_WAITING, lw=1.6)
+    axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_title("sequences", loc="left", fontsize=10.5, color=INK)
 
 
