@@ -62,6 +62,8 @@ HELD = {
     ("torchtitan", RESERVED): (5, 0.033, 0.073),
     ("torchtune", THROUGHPUT): (2, 0.017, 0.018),
     ("torchtune", ALLOCATED): (2, 0.030, 0.038),
+    ("serving-aic", "ttft_s"): (46, 0.615, 0.943),
+    ("serving-aic", "tpot_s"): (46, 0.140, 0.853),
     ("serving-tiers", "output_tokens_per_s_per_accelerator"): (2, 0.232, 0.370),
     ("serving-tiers", "prompt_tokens_per_s_per_accelerator"): (2, 1.691, 1.938),
     ("serving-tiers", "tpot_s"): (1, 0.529, 0.529),
