@@ -72,6 +72,7 @@ def test_accelerators_that_prefill_are_not_among_those_that_decode(served: str) 
     ("split", "message"),
     [
         ("{dp_replicate: 2, tp: 2, ep: 3}", "ep(3) * etp(1) = 3, which does not divide dp_replicate(2) * tp(2) = 4"),
+        ("{dp_replicate: 4, ep: 2, etp: 2}", "ep(2) * etp(2) = 4, more than tp(1): rows that travel to experts"),
         ("{dp_replicate: 1, tp: 4, ep: 2}", "ep(2) * etp(1) = 2, and tp(4) does not divide it; nearest: 4"),
     ],
 )

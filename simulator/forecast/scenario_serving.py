@@ -38,7 +38,7 @@ class ServingParallel(Section):
     tp: Degree = Field(1, description="Tensor parallel degree of all but the experts.")
     pp: Degree = Field(1, description="Pipeline stages.")
     ep: Degree = Field(1, description="Expert parallel degree. ep x etp divides dp_replicate x tp, and tp divides it.")
-    etp: Degree = Field(1, description="Tensor parallel degree inside an expert.")
+    etp: Degree = Field(1, description="Tensor parallel degree inside an expert; 1 where ep x etp is more than tp.")
 
     @model_validator(mode="before")
     @classmethod

@@ -65,6 +65,12 @@ def _splits(document: Document[ServingScenario]) -> Iterator[Problem]:
         elif sharing % split.tp:
             message = f"{product}, and tp({split.tp}) does not divide it; nearest: {ranks}"
             yield document.problem(f"{where}.ep", message)
+        elif split.etp > 1 and sharing > split.tp:
+            message = (
+                f"{product}, more than tp({split.tp}): rows that travel to experts which ranks split by width are not "
+                f"simulated; nearest: ep {sharing} with etp 1"
+            )
+            yield document.problem(f"{where}.etp", message)
 
 
 def _requests(document: Document[ServingScenario]) -> Iterator[Problem]:
