@@ -55,13 +55,15 @@ class _Work:
     busy: Values
     stream: Values
     tail: Values
+    exposed: Values
+    """Reductions of data parallelism in a micro-batch that nothing runs beside, [splits, stages]."""
 
     def of(self, which: Column) -> _Work:
         """The splits that *which* names."""
         first, second = self.waited
         return _Work(
             self.forward[which], self.backward[which], (first[which], second[which]), self.busy[which],
-            self.stream[which], self.tail[which],
+            self.stream[which], self.tail[which], self.exposed[which],
         )  # fmt: skip
 
 
@@ -169,7 +171,9 @@ class Bounds:
         forward[:, COMPUTE] += sharding.forward_s
         backward[:, COMPUTE] += sharding.backward_s
         busy = exchanges[:, 3:] + sharding.busy_s
-        work = _Work(forward, backward, waited, busy, sharding.stream_s, sharding.tail_s)
+        exposed = np.maximum(sharding.waited_s, sharding.reduced_s - _in_all(backward))
+        exposed = np.where(sharding.reduced_s > 0, np.maximum(exposed, 0.0), 0.0)
+        work = _Work(forward, backward, waited, busy, sharding.stream_s, sharding.tail_s, exposed)
         return work, tokens.saved + routed.saved, tokens.restored_last + routed.restored_last
 
     def micro_batches(self, splits: Splits) -> npt.NDArray[np.int64]:
@@ -187,7 +191,8 @@ def _time(order: Order, micro_batches: npt.NDArray[np.int64], work: _Work) -> tu
     around = _before(work.forward, ahead) + (_before(work.backward, ahead) if order.returns else 0.0)
     tail_s = share * order.over_chunks(work.tail)
     own, host_s = _in_all(parts), parts[:, HOST].max(axis=1)
-    chain = own + around + (tail_s[:, :1] if order.returns else tail_s)
+    exposed = micro_batches[:, None] * order.over_chunks(work.exposed)
+    chain = own + exposed + around + (tail_s[:, :1] if order.returns else tail_s)
     stage = chain.argmax(axis=1)
     streams = order.over_chunks(work.stream)
     for level in range(work.busy.shape[1]):
@@ -205,7 +210,7 @@ def _least_time(order: Order, micro_batches: Column, work: _Work) -> tuple[Value
     total = _Work(
         work.forward.sum(axis=2, keepdims=True), work.backward.sum(axis=2, keepdims=True),
         (work.waited[0].sum(axis=2, keepdims=True), work.waited[1].sum(axis=2, keepdims=True)),
-        work.busy.sum(axis=2), work.stream.sum(axis=1), work.tail,
+        work.busy.sum(axis=2), work.stream.sum(axis=1), work.tail, work.exposed,
     )  # fmt: skip
     mean = (micro_batches / order.pipeline.stages)[:, None]
     parts = mean * _together(order, total)[:, :, 0]
