@@ -1,0 +1,22 @@
+import gc
+
+import pytest
+
+from simulator.forecast.uncollected import uncollected
+
+
+def test_the_collector_is_off_meanwhile_and_on_again_even_after_a_fault() -> None:
+    with pytest.raises(ZeroDivisionError), uncollected():
+        assert not gc.isenabled()
+        _ = 1 / 0
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
