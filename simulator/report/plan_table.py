@@ -26,6 +26,8 @@ _STYLES = {
 }
 _ORDER = ("virtual_pipeline", "stage_layers")
 """What `parallel` says beside degrees of the mesh."""
+_LONGEST_WORD = len("dp_replicate")
+"""Columns of words are no narrower, so that none is cut."""
 _MOST_EXPLAINED = 30
 _MOST_CASES = 50
 """Cases of a sweep that are shown; all are in its file."""
@@ -69,7 +71,8 @@ def counted_line(plan: Mapping[str, Any]) -> str:
     )
     if plan["complete"]:
         return f"{words}; nothing that is left can be faster"
-    return f"{words}, {counted['left']:,} left, faster by {100 * plan['may_be_faster_by']:.0f} % at most"
+    faster = f"up to {100 * plan['may_be_faster_by']:.0f} % faster as far as bounds tell"
+    return f"{words}, {counted['left']:,} left, {faster}: --simulate looks at more"
 
 
 def split_label(split: Mapping[str, Any]) -> str:
@@ -99,9 +102,9 @@ def _order_words(split: Mapping[str, Any]) -> list[str]:
 
 
 def _runs(counts: Sequence[int]) -> str:
-    """Numbers in a row, alike ones together: "3, 14 x 4, 2"."""
+    """Numbers in a row, alike ones together: "3 + 14 x 4 + 2"."""
     runs = [(number, len(list(alike))) for number, alike in groupby(counts)]
-    return ", ".join(f"{often} x {number}" if often > 1 else str(number) for number, often in runs)
+    return " + ".join(f"{often} x {number}" if often > 1 else str(number) for number, often in runs)
 
 
 def loss_label(loses_by: Mapping[str, Any] | None) -> str:
@@ -156,6 +159,8 @@ def _not_shown(cases: Sequence[Mapping[str, Any]], file: str) -> list[str]:
 
 def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
     table = _table("split", "", "step", "peak", "USD", "", "loses by")
+    for column in table.columns[:2]:
+        column.min_width = _LONGEST_WORD
     shown = [split for split in plan["splits"] if split["peak_bytes"] is not None]
     others = [split for split in plan["splits"] if split["verdict"] in ("pruned", "left")]
     for split in shown:
@@ -166,7 +171,7 @@ def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
             _time(split),
             human_bytes(split["peak_bytes"]),
             f"{usd:,.2f}" if usd is not None else "-",
-            split["verdict"] + (" *" if split["pareto"] and split["verdict"] != "winner" else ""),
+            _verdict(split),
             loss_label(split["loses_by"]),
             style=_STYLES[split["verdict"]],
         )
@@ -182,9 +187,14 @@ def _splits(plan: Mapping[str, Any], *, explain: bool) -> Table:
             style=_STYLES[split["verdict"]],
         )
     told = "Z ZeRO stage, R recomputes, r in part, xN sequences at once; USD of one step"
-    table.caption = f"{told}; * on the front of time, cost, memory"
+    table.caption = f"{told}; * on the front of time, cost, memory; (yours) as the scenario has it"
     table.caption_justify = "left"
     return table
+
+
+def _verdict(split: Mapping[str, Any]) -> str:
+    words = [split["verdict"], *(["(yours)"] if split["own"] else [])]
+    return " ".join(words + (["*"] if split["pareto"] and split["verdict"] != "winner" else []))
 
 
 def _degrees(split: Mapping[str, Any]) -> str:
