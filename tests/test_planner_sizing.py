@@ -17,7 +17,7 @@ RUN = ("campaign.tokens=1e10", "campaign.storage_bandwidth=10 GB/s", "training.g
 def sized(folder: Path, *overrides: str) -> dict[str, Any]:
     scenario, home = write_small(folder)("dense", *RUN, "campaign.most_accelerators=32", *overrides)
     with workers("local", 1) as pool:
-        return size(scenario, home, Store(folder / "plan"), pool, most=1, say=lambda _: None)
+        return size(scenario, home, Store(folder / "plan"), pool, most=2, say=lambda _: None)
 
 
 def test_whole_nodes_are_doubled_and_the_cheapest_that_meets_wins(tmp_path: Path) -> None:

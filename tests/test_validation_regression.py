@@ -37,7 +37,7 @@ HELD = {
     ("h200-swap", ALLOCATED): (11, 0.002, 0.033),
     ("h200-swap", RESERVED): (11, 0.013, 0.087),
     ("h200-swap", FIRST): (11, 0.000, 0.044),
-    ("offload", STEP): (6, 0.091, 0.344),
+    ("offload", STEP): (6, 0.083, 0.320),
     ("offload", ALLOCATED): (1, 0.000, 0.000),
     ("offload", BETWEEN_STEPS): (5, 0.003, 0.004),
     ("offload", RESERVED): (7, 0.044, 0.169),

@@ -30,7 +30,7 @@ class Search:
     own_recompute: str
     """The scenario's recomputation, in words."""
     own: int | None = None
-    """The scenario's own layout, where that is a candidate: it is simulated first, whatever its bound."""
+    """The scenario's own layout, where that is a candidate: it is simulated among the first, whatever its bound."""
     survival: Survival | None = None
     """What becomes of candidates when nodes are lost, where they have to go on."""
     rows: dict[int, Row] = field(default_factory=dict)
@@ -97,15 +97,20 @@ class Search:
         """At most *count* candidates to simulate now: those that may win, failing that those that may take less memory;
         lowest bound first, one of each family; the scenario's own layout before all.
         """
-        if self.own is not None and self.own not in self.rows and self.fitting[self.own]:
-            return [self.own]
-        while True:
+        own = [self.own] if self.own is not None and self.own not in self.rows and self.fitting[self.own] else []
+        return [*own, *self._lowest(count - len(own), besides=own)]
+
+    def _lowest(self, count: int, besides: list[int]) -> list[int]:
+        """*count* candidates by their closest bounds, none of those *besides* them."""
+        while count:
             promising = self.promising()
             numbers = promising if len(promising) else self.roomier()
+            numbers = numbers[~np.isin(numbers, besides)]
             chosen = self._one_a_family(numbers, count)
             if self.bounds.is_sharp(chosen).all():
                 return [int(number) for number in chosen]
             self.bounds.sharpen(numbers)
+        return []
 
     def left(self) -> npt.NDArray[np.int64]:
         """Candidates that may still win, lowest bound first: the first `MOST_SURE` of them by the closest bounds there
