@@ -47,6 +47,10 @@ VISION = {
     "deepstack_visual_indexes": [1],
 }
 SEEING = {"model_type": "qwen3_vl", "text_config": DENSE | {"head_dim": 128}, "vision_config": VISION}
+TOWER = SEEING | {
+    "vision_config": VISION | {"depth": 24, "hidden_size": 1024, "num_heads": 16, "intermediate_size": 4096}
+}
+"""Whose first stage is the fullest even where it has the tower alone."""
 SEEING_MIXTURE = {"model_type": "qwen3_vl_moe", "text_config": MIXTURE, "vision_config": VISION}
 LATENT = MIXTURE | {
     "model_type": "deepseek_v3",
@@ -67,6 +71,7 @@ MODELS = {
     "latent": LATENT,
     "seeing": SEEING,
     "seeing-mixture": SEEING_MIXTURE,
+    "tower": TOWER,
 }
 SCENARIO = """\
 name: small-{kind}

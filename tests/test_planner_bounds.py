@@ -18,13 +18,17 @@ from simulator.forecast.assembly import assemble_job
 from simulator.forecast.fitting import changed
 from simulator.forecast.forecast import forecast
 from simulator.forecast.image_batches import ImageBatches
+from simulator.forecast.scenario import Scenario
 from simulator.planner.bounds import TERMS, Bound, Bounds
 from simulator.planner.candidates import candidates, for_any_sharding, job_of_any_split, settings_of
 from simulator.planner.expert_rows import ExpertRows
 from simulator.planner.least_prices import LeastPrices
+from simulator.planner.memory_bound import MemoryBound
 from simulator.planner.mixed_prices import MixedPrices
+from simulator.planner.orders import Order
 from simulator.planner.split_prices import SplitPrices
 from simulator.planner.splits import EVEN, NO_OVERLAP, OPEN, OWN, SCHEDULES, WAYS, Splits
+from simulator.program.job import Job
 
 VARIANTS = {
     "dense": ("dense",),
@@ -60,6 +64,10 @@ VARIANTS = {
     "images, one rank in four with many": (
         "seeing",
         "training.images={height: 256, width: 256, per_sequence: [0, 2, 0, 24]}",
+    ),
+    "images, the first stage the fullest": (
+        "tower",
+        "training.images={height: 128, width: 128, per_sequence: [1]}",
     ),
     "mixture with images, frozen tower": (
         "seeing-mixture",
@@ -140,13 +148,18 @@ def _bounded(variant: str) -> tuple[ScenarioInFolder, Splits, tuple[Bound, ...]]
     scenario, folder = write_small(Path(mkdtemp()))(kind, "training.global_batch_sequences=32", *overrides)
     job = job_of_any_split(for_any_sharding(scenario), folder)
     splits = candidates(for_any_sharding(scenario), job)
-    experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
-    images = ImageBatches(scenario, job.architecture) if job.images is not None else None
-    rough, close = LeastPrices(job), SplitPrices(job, experts, images)
+    rough, close = LeastPrices(job), _close(scenario, folder, job)
     sources = (rough, rough, rough), (close, rough, rough), (close, close, rough), (close, close, close)
     first, *others = (Bounds(job, MixedPrices(*three), 32) for three in sources)
     even = splits.where(splits["sharing"] == OPEN, sharing=EVEN)
     return (scenario, folder), even, (first.of(splits), *(bounds.of(even) for bounds in others))
+
+
+def _close(scenario: Scenario, folder: Path, job: Job) -> SplitPrices:
+    """The prices of a forecast."""
+    experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
+    images = ImageBatches(scenario, job.architecture) if job.images is not None else None
+    return SplitPrices(job, experts, images)
 
 
 def _hold(number: int, bounds: tuple[Bound, ...], summary: dict[str, Any]) -> None:
@@ -190,7 +203,10 @@ def test_no_bound_of_a_schedule_and_a_way_is_above_its_simulation(
     _hold(number, bounds, summary)
 
 
-@pytest.mark.parametrize("variant", ["dense", "mixture", "latent, discarding", "predicting, discarding"])
+@pytest.mark.parametrize(
+    "variant",
+    ["dense", "mixture", "latent, discarding", "predicting, discarding", "images, the first stage the fullest"],
+)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_bound_is_above_its_simulation_however_layers_are_shared(variant: str, data: st.DataObject) -> None:
@@ -202,11 +218,33 @@ def test_no_bound_is_above_its_simulation_however_layers_are_shared(variant: str
     cuts = sorted(data.draw(st.lists(st.integers(0, 4), min_size=stages - 1, max_size=stages - 1)))
     shared = splits.only(np.array([number]))
     shared.share(0, tuple(after - before for before, after in pairwise([0, *cuts, 4])))
-    prices = SplitPrices(job, ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing else None)
+    prices = _close(scenario, folder, job)
     close = Bounds(job, MixedPrices(prices, prices, prices), 32).of(shared)
     summary = forecast(changed(scenario, settings_of(shared.split(0), scenario.training)), folder).summary
     _hold(number, (rough,), summary)
     _hold(0, (close,), summary)
+
+
+def test_a_stage_of_the_tower_alone_holds_nothing_of_a_layer() -> None:
+    (scenario, folder), splits, _ = _bounded("images, the first stage the fullest")
+    job = job_of_any_split(for_any_sharding(scenario), folder)
+    asked = {"dp_shard": 8, "pp": 2, "micro_batch_sequences": 1, "schedule": 0, "virtual_pipeline": 1}
+    alike = np.flatnonzero(np.all([splits[name] == value for name, value in asked.items()], axis=0))
+    some = splits.only(alike)
+    for number in range(len(some)):
+        some.share(number, (0, 4))
+    prices = _close(scenario, folder, job)
+    bound = Bounds(job, MixedPrices(prices, prices, prices), 32).of(some)
+    # ZeRO-1 keeps the same without recomputation and with it, which brings back nothing where nothing is left out.
+    whole = some["zero"] == 1
+    assert some["recompute"][whole].tolist() == [0, 1]
+    assert len(set(bound.peak_bytes[whole])) == 1
+    # Layers of 4 x 1,024^2 elements of attention, 3 x 1,024 x 4,096 of the feed-forward, 2 x 1,024 + 2 x 128 of norms.
+    pieces = MemoryBound(job).pieces(some, np.array([0, 0, 4]), Order.of(2, 1, 0, 0), np.zeros(len(some), np.int64))
+    assert pieces.unsharded[~whole].tolist() == [[0.0, 2 * 2 * 16_779_520.0]] * 2
+    for number in range(len(some)):
+        summary = forecast(changed(scenario, settings_of(some.split(number), scenario.training)), folder).summary
+        assert bound.peak_bytes[number] <= summary["memory"]["hbm"]["peak_bytes"]
 
 
 @pytest.mark.parametrize("routing", ["workload=W5_zero_expert_rank", "synthetic={sigma: 1.0}", "policy={name: eplb}"])

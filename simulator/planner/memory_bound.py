@@ -181,9 +181,9 @@ class MemoryBound:
 
     def _unsharded(self, elements: Values, edges: Edges) -> Values:
         """Elements that a stage holds unsharded in its last layer's backward pass: that layer, and the one before it,
-        whose gather is under way.
+        whose gather is under way. None where it has no layer.
         """
-        held = elements[edges[1:] - 1]
+        held = np.where(np.diff(edges) > 0, elements[edges[1:] - 1], 0.0)
         if self._job.prefetch and self._job.reshard_after_forward:
             held = held + np.where(np.diff(edges) > 1, elements[edges[1:] - 2], 0.0)
         return held

@@ -79,11 +79,11 @@ def stage_sums(passes: list[Passes], edges: Edges) -> StageSums:
 
 def _restored_last(passes: Passes, edges: Edges) -> Values:
     """Bytes restored in the last layer of each stage on its fullest rank; on the emptiest where ranks keep other bytes
-    as well, since the fullest of those may be another.
+    as well, since the fullest of those may be another. None where a stage has no layer.
     """
     last = passes.restored[edges[1:] - 1]
     alike = passes.saved.shape[1] == 1 or bool(np.ptp(passes.saved, axis=1).max(initial=0.0) == 0.0)
-    return np.asarray(last.max(axis=1) if alike else last.min(axis=1))
+    return np.where(np.diff(edges) > 0, last.max(axis=1) if alike else last.min(axis=1), 0.0)
 
 
 def over_stages(values: Values, edges: Edges) -> Values:
