@@ -108,9 +108,9 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
                 "routing.drift_between and W4_source_ragged, or try splits one by one with `rackcast compare --over`"
             ]
         )
-    splits, left = candidates(scenario, job), cards_left(scenario, job.cluster)
+    splits, left, node = candidates(scenario, job), cards_left(scenario, job.cluster), job.cluster.node.accelerators
     if left is not None:
-        splits = _that_survive(splits, scenario, left)
+        splits = _that_survive(splits, scenario, left, node)
     splits, own = with_own_layout(splits, asked, job)
     experts = ExpertRows(scenario, folder, job.architecture, job.cluster) if job.routing is not None else None
     images = ImageBatches(scenario, job.architecture) if job.images is not None else None
@@ -124,7 +124,7 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
 
     def case_left(number: int) -> Case:
         assert left is not None
-        split = shrunk(splits.split(number), left, scenario.training.global_batch_sequences)
+        split = shrunk(splits.split(number), left, scenario.training.global_batch_sequences, node)
         assert split is not None
         settings = settings_of(split, scenario.training) | {"cluster.accelerators": split.ranks}
         return make_case(changed(scenario, settings | {"campaign": None}), folder, settings, version, if_it_fits=True)
@@ -133,10 +133,10 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
     return Search(splits, bounds, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute), own, survival), case
 
 
-def _that_survive(splits: Splits, scenario: Scenario, left: int) -> Splits:
-    """Those of *splits* that can go on with as many cards as are *left*."""
+def _that_survive(splits: Splits, scenario: Scenario, left: int, node: int) -> Splits:
+    """Those of *splits* that can go on with as many cards as are *left*, *node* in each node."""
     batch, asked = scenario.training.global_batch_sequences, scenario.campaign
-    some = splits.only(surviving(splits, left, batch))
+    some = splits.only(surviving(splits, left, batch, node))
     if not len(some):
         assert asked is not None
         raise Refused(
@@ -239,7 +239,7 @@ def _verdict(search: Search, number: int) -> str:
     if number == search.winner:
         return "winner"
     if search.survival is not None and search.survival.fails(number):
-        return "does not survive"
+        return "failed" if search.survival.rows[number]["verdict"] == "failed" else "does not survive"
     return str(search.rows[number]["verdict"])
 
 

@@ -1,8 +1,9 @@
 """Survival: what is left of a split when nodes are lost, so that the job goes on without them.
 
 Tensor, context, pipeline and expert parallelism stay as they are, and so does the batch; data parallelism shrinks to
-the most ranks that the cards left have room for and the batch divides by (elastic data parallelism). Spare nodes take
-the place of as many lost ones first. Some of the cards that are left may have nothing to do.
+the most ranks that the cards left have room for and the batch divides by (elastic data parallelism), on whole nodes
+where they are more than one holds. Spare nodes take the place of as many lost ones first. Some of the cards that are
+left may have nothing to do.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ class Survival:
     """Those of candidates whose loss was forecast."""
 
     def fails(self, number: int) -> bool:
-        """Whether a split is known not to go on."""
+        """Whether a split is known not to go on, or has no forecast that says so."""
         return number in self.rows and self.rows[number]["verdict"] not in ("fits", "tight")
 
 
 def cards_left(scenario: Scenario, cluster: Cluster) -> int | None:
     """Cards of *scenario* with as many nodes lost as its plan has to survive; None where it need not survive any.
 
-    Raise :exc:`Refused` where none are left.
+    Raise :exc:`Refused` where none are left, or where it is not known what of them is broken.
     """
     asked = scenario.campaign
     if asked is None or not asked.survive_nodes:
@@ -61,22 +62,29 @@ def cards_left(scenario: Scenario, cluster: Cluster) -> int | None:
                 f"{asked.survive_nodes - nodes + 1}"
             ]
         )
+    if lost and scenario.cluster.degraded is not None:
+        raise Refused(
+            [
+                "cluster.degraded: the nodes that are lost may be those that are slow or broken; leave it out, or give "
+                f"campaign.spare_nodes {asked.survive_nodes}"
+            ]
+        )
     return left
 
 
-def surviving(splits: Splits, cards: int, batch: int) -> npt.NDArray[np.bool_]:
-    """Which of *splits* can go on with so many *cards* and a *batch* of as many sequences."""
+def surviving(splits: Splits, cards: int, batch: int, node: int) -> npt.NDArray[np.bool_]:
+    """Which of *splits* can go on with so many *cards*, *node* of them in each, and a *batch* of as many sequences."""
     first, which = splits.distinct(*_SHRINKING)
-    found = np.array([shrunk(splits.split(int(number)), cards, batch) is not None for number in first], bool)
+    found = np.array([shrunk(splits.split(int(number)), cards, batch, node) is not None for number in first], bool)
     return found[which]
 
 
-def shrunk(split: Split, cards: int, batch: int) -> Split | None:
-    """*split* on at most so many *cards*; None where it cannot go on with them."""
+def shrunk(split: Split, cards: int, batch: int, node: int) -> Split | None:
+    """*split* on at most so many *cards* of nodes that hold *node* each; None where it cannot go on with them."""
     ranks = _ranks(split.dp_replicate, split.dp_shard, cards // (split.tp * split.cp * split.pp))
     for dp_replicate, dp_shard in ranks:
         smaller = replace(split, dp_replicate=dp_replicate, dp_shard=dp_shard)
-        if _is_possible(smaller, batch):
+        if (smaller.ranks <= node or smaller.ranks % node == 0) and _is_possible(smaller, batch):
             return smaller
     return None
 
