@@ -103,3 +103,10 @@ def test_all_room_is_given_back() -> None:
     small.run(*[(prompt, 1 + prompt % 7) for prompt in range(20, 90, 3)])
     assert len(small.ended) == 24
     assert [rank.pool.used_bytes for rank in small.ranks] == [0, 0]
+
+
+def test_a_row_of_iterations_holds_what_it_grows_to() -> None:
+    small = Small(block_tokens=1)
+    small.run((100, 257))
+    # The prompt alone, and 256 further tokens, the last of which goes nowhere.
+    assert [(row.iterations, row.used_bytes) for row in small.rows] == [(1, 100), (256, 356)]

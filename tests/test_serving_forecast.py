@@ -53,6 +53,11 @@ def test_what_is_asked_for_is_delivered(tmp_path: Path) -> None:
     assert found["prompt_tokens_per_s"] * found["duration_s"] == pytest.approx(24 * 900)
 
 
+def test_first_tokens_that_were_made_elsewhere_are_no_output(tmp_path: Path) -> None:
+    found = _summary(tmp_path, DENSE, "serving.requests.prefilled=true")
+    assert found["output_tokens_per_s"] * found["duration_s"] == pytest.approx(24 * 59)
+
+
 def test_parts_of_the_time_add_up_to_the_loop(usual: dict[str, Any]) -> None:
     found = usual
     assert sum(found["time"].values()) == pytest.approx(found["duration_s"], rel=1e-6)

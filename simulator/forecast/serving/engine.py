@@ -123,7 +123,7 @@ class Engine:
         now_ns = int(self._env.now)
         count = (now_ns - begin_ns) // each_ns
         decoding = sum(rank.decoding for rank, plan in pairs if plan.decodes)
-        used_bytes = max(rank.pool.used_bytes for rank in self.ranks)
+        used_bytes = max(rank.used_bytes_after(plan, count) for rank, plan in pairs)
         running = sum(rank.running for rank in self.ranks)
         ended = [one for rank, plan in pairs for one in rank.go(plan, count, now_ns)]
         self._since = self._receive_every if prompts else self._since + count

@@ -270,6 +270,11 @@ class Rank:
             count //= 2
         return max(1, count)
 
+    def used_bytes_after(self, plan: Plan, iterations: int) -> int:
+        """Of caches, once *iterations* iterations of *plan* are over and before those that end give theirs back."""
+        grown = self._growth(iterations) if plan.decodes else 0
+        return self.pool.used_bytes + grown * self.pool.block_bytes
+
     def go(self, plan: Plan, iterations: int, now_ns: int) -> list[Sequence]:
         """*iterations* iterations of *plan* are over: the sequences that ended, their caches let go."""
         ended: list[Sequence] = []

@@ -28,8 +28,9 @@ def summarise(
     """All but name, memory and wall time."""
     span_s = course.end_ns / 1e9
     accelerators = scenario.cluster.accelerators
-    outputs = sum(sequence.request.output_tokens for sequence in course.sequences) * course.scale
     elsewhere = scenario.serving.requests.prefilled
+    # Whoever computed a prompt made the first token of its answer, too.
+    outputs = sum(one.request.output_tokens - elsewhere for one in course.sequences) * course.scale
     prompts = 0 if elsewhere else sum(one.request.prompt_tokens for one in course.sequences) * course.scale
     of_engine = limits(pools[0], prices[0], course.rows["decode"], course.end_ns * course.engines["decode"])
     grades = _grades(course.rows["decode"])
