@@ -59,6 +59,9 @@ def test_what_one_thread_pinned_is_in_one_of_the_node_s_domains() -> None:
     memory = host("dgx-a100-40g", cards=2)
     assert memory.sweep("cpu_pass", 4.1e9, threads=32, near=4.1e9).duration_ns.tolist() == [100_000_000]
     assert memory.sweep("cpu_pass", 4.1e9, threads=32, near=2.05e9).duration_ns.tolist() == [75_000_000]
+    # The others of the eight domains stay idle where nothing is pinned, too.
+    assert memory.sweep("cpu_pass", 4.1e9, threads=32).duration_ns.tolist() == [50_000_000]
+    assert memory.sweep("cpu_pass", 4.1e9, threads=64).duration_ns.tolist() == [25_000_000]
     # Eight cards keep all domains busy anyway: 41 GB/s each.
     full = host("dgx-a100-40g", cards=8)
     assert full.sweep("cpu_pass", 4.1e9, threads=16, near=4.1e9).duration_ns.tolist() == [100_000_000]

@@ -53,6 +53,19 @@ def test_later_micro_batches_are_added_by_the_cores(small: Small) -> None:
     assert sum(moved(twice, "cpu_pass", "add gradients")) == pytest.approx(12 * ELEMENTS, rel=1e-3)
 
 
+def test_gradients_to_be_added_are_where_one_thread_pinned_them(small: Small) -> None:
+    on_two = (
+        "cluster.node=dgx-a100-40g",
+        "cluster.fabric=single-node",
+        "cluster.accelerators=2",
+        "parallel.dp_shard=2",
+    )
+    program = lower(small("dense", "training.offload={parameters: true, threads: 32}", *on_two), 2)
+    (task, *_) = (task for task in program.tasks if task.name == "add gradients on cpu")
+    # 410 GB/s x 0.8 / 8 domains.
+    assert int(task.duration_ns[0]) == pytest.approx(float(task.collective.wire_bytes) / 41e9 * 1e9, rel=1e-3)
+
+
 def test_a_lone_card_waits_for_its_shards_instead_of_a_gather(small: Small) -> None:
     alone = ("cluster.accelerators=1", "parallel.dp_shard=1")
     program = lower(small("dense", OFFLOADED, *alone))

@@ -46,10 +46,26 @@ def test_the_last_update_of_chosen_columns_comes_after_the_host_s_weights(small:
 
 def test_gradients_of_several_micro_batches_are_added_on_the_card(small: Small) -> None:
     program = lower(small("dense", *SETTINGS, "training.offload.optimizer=1"), 4)
-    assert sent(named(program, "gradients of first out")) == pytest.approx(2 * OWNED)
+    assert sent(named(program, "gradients so far out")) == pytest.approx(4 * 2 * OWNED)
     assert sent(named(program, "gradients so far in")) == pytest.approx(3 * 2 * OWNED)
     assert sent(named(program, "gradients out")) == pytest.approx(4 * OWNED)
     assert {task.micro_batch for task in named(program, "gradients out")} == {3}
+
+
+def test_the_sums_of_micro_batches_lie_in_pinned_buffers_of_whole_tensors(small: Small) -> None:
+    program = lower(small("latent", *SETTINGS, "training.offload.optimizer=1"), 4)
+    made = {item.key: float(item.bytes) for task in program.tasks for item in task.allocates if "gradient." in item.key}
+    sums = [item for task in program.tasks for item in task.allocates if item.key.startswith("zero2.sums on host")]
+    assert {(item.tier, item.kind) for item in sums} == {("ddr", "gradients")}
+    # Four layers have 1024 x 320 elements that take 1 MiB for 655,360 bytes, and 1024 x 1536 that take 4 MiB for 3.
+    rounded = sum(made.values()) + 4 * (2**20 - 655_360 + 2**20)
+    assert sum(float(item.bytes) for item in sums) == pytest.approx(rounded / 16)
+
+
+def test_one_micro_batch_sends_its_gradients_once(small: Small) -> None:
+    program = lower(small("dense", "training.zero=2", "training.offload.optimizer=1"), 1)
+    assert named(program, "gradients so far out") == []
+    assert not any(item.key.startswith("zero2.sums") for task in program.tasks for item in task.allocates)
 
 
 def test_cores_update_by_the_last_step_s_gradients_from_the_start(small: Small) -> None:

@@ -8,10 +8,13 @@ the memory is taken to be busier than it is.
     copies: seconds = copies * latency + max(bytes / rate of the link, cards * bytes / (memory bandwidth * share))
     sweeps: seconds = max(bytes / (threads * rate of a core), cards * bytes / (memory bandwidth * share))
 
-What one thread pins or shares lies in its own NUMA domain, whose channels alone carry it, however many cores of the
-process read it; with more domains than cards in use, the others' stay idle:
+Threads of a process are taken to be bound to neighbouring cores, one to each, and what they touch first lies in their
+NUMA domains, whose channels alone carry it; all that one thread pins or shares lies in the domain of that thread,
+however many cores of the process read it. With more domains than cards in use, the others' stay idle:
 
     seconds >= max(cards, domains) * (bytes there + other bytes / domains of the process) / (memory bandwidth * share)
+
+Unbound threads wander between domains, and may find more of the memory's channels, or worse: farther ones.
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ class HostMemory:
         spanned = min(self._domains, ceil(threads * self._domains / self._cores))
         bytes_there = near + (moved - near) / spanned
         seconds: Quantity = max(self._cards, self._domains) * bytes_there / self._memory_bytes_per_s
-        return np.where(near > 0, seconds, 0.0)
+        return seconds
 
     def multiply(self, traffic: float, flops: float, threads: int, *, formats: tuple[str, ...]) -> Transfer:
         """Products of *threads* cores for each card: *traffic* bytes of weights read, *flops* at the node's rate for

@@ -3,7 +3,7 @@
 FSDP2's `CPUOffloadPolicy` (PyTorch 2.14 `_fsdp_param.py`, `_fsdp_collectives.py`) has all shards pinned on the host.
 One is copied in, in its own format, before it is cast for the gather, and a reduced gradient is copied out behind its
 reduction, for which the host waits at the end of the backward pass. A later micro-batch's is added by the host's cores,
-once it is there (12 bytes an element in fp32: two read, one written).
+once it is there (12 bytes an element in fp32: two read, one written; both are pinned).
 
 DeepSpeed's ZeRO-3 with `offload_optimizer` (0.19 `stage3.py`, `partition_grads`) keeps bf16 shards of parameters on the
 card, or in host memory or on drives (`offload_param`). A reduced gradient goes out in bf16 to where micro-batches add
@@ -113,7 +113,7 @@ class HostShards:
             self._emitter.take(pinned(key, "gradients", sizes))
             return key
         self._emitter.block_host()
-        adding = self._host.sweep("cpu_pass", 3 * sum(sizes), self._offload.threads)
+        adding = self._host.sweep("cpu_pass", 3 * sum(sizes), self._offload.threads, near=3 * sum(sizes))
         self._emitter.transfer("add gradients on cpu", CORES, "cpu_pass", adding, deps=(), launches=0)
         self._emitter.block_host()
         return None

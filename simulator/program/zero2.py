@@ -8,9 +8,11 @@ reduction waits for the one before. Every micro-batch reduces; later ones make a
 
 With the optimizer on the host (ZeRO-Offload; Ren et al., 2021) there is no partition on the card: of every bucket what
 the rank owns is normed in double precision, widened to fp32 and copied to pinned memory, all of it on the stream of
-compute, and the host looks for infinities in each tensor, which it waits for. Of several micro-batches the first one's
-gradients go out in bf16, come back to be added to those of each later one, and the last sum goes out in fp32. Where
-the cores update beside the next step (`zenflow`), other processes share that memory, and it is not pinned.
+compute, and the host looks for infinities in each tensor, which it waits for. Of several micro-batches each one's
+gradients go out in bf16, with what came back of those before added to them, to pinned buffers of whole tensors; the
+last sum goes out once more, in fp32. So it is since deepspeedai/DeepSpeed#7967 (2026-04); since #6550 (2024-10) the
+first micro-batch's alone went out, and those of others but the last were lost. Where the cores update beside the next
+step (`zenflow`), other processes share the fp32 memory, and it is not pinned.
 
 The update takes the norm of each tensor in double precision, flattens the partition, widens it to fp32, scales it, runs
 the optimizer on one flat master tensor, narrows that into the parameters and gathers them.
@@ -25,7 +27,7 @@ from simulator.program.buckets import Bucketed, Buckets, Gradient, move
 from simulator.program.costs import Costs
 from simulator.program.emitter import COMPUTE, Emitter, allocation
 from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE
-from simulator.program.host_memory import COPY_IN, COPY_OUT, HostMemory, host_memory
+from simulator.program.host_memory import COPY_IN, COPY_OUT, HostMemory, host_memory, pinned
 from simulator.program.network import Network, Transfer
 from simulator.program.offload import Offload
 from simulator.program.zenflow import ChosenColumns
@@ -73,9 +75,12 @@ class Zero2(Bucketed):
         zenflow = offload.zenflow
         self._columns = None if zenflow is None else ChosenColumns(emitter, costs, network, zenflow.chosen, ranks)
         self._micro_batches = micro_batches
-        self._filled, self._tensors = 0.0, 0
+        self._filled: list[float] = []
+        """Bytes of each tensor in the bucket."""
         self._large: list[str] = []
-        self._under_way: tuple[int, float] | None = None
+        self._under_way: tuple[int, list[float]] | None = None
+        """Position of the reduction of a bucket, and the bytes of its tensors."""
+        self._sums: list[str] = []
 
     def finish_backward(self) -> None:
         """Sum what is left in the bucket, add the partition to that of earlier micro-batches, free the buckets."""
@@ -122,15 +127,15 @@ class Zero2(Bucketed):
             self._emitter.await_(position)
         if self._columns is not None:
             self._columns.settle()
-        if self._emitter.holds(_SUMS):
-            self._emitter.release(_SUMS)
+        self._emitter.release(*self._sums)
+        self._sums = []
 
     def _hand_on(self, gradients: Iterable[Gradient]) -> None:
         """Copy gradients into the bucket, after summing it where one does not fit."""
         for gradient in gradients:
             if self._columns is not None:
                 self._columns.transpose(gradient.bytes)
-            if self._filled + gradient.bytes > self._buckets.bytes and self._filled:
+            if self._filled and sum(self._filled) + gradient.bytes > self._buckets.bytes:
                 self._sum()
             if not self._emitter.holds(_BUCKET):
                 count = 2 if self._buckets.overlap else 1
@@ -141,13 +146,12 @@ class Zero2(Bucketed):
             else:
                 move(self._emitter, self._costs, "gradient to bucket", "copy", 2 * gradient.bytes)
                 self._emitter.release(gradient.key)
-            self._filled += gradient.bytes
-            self._tensors += 1
+            self._filled.append(gradient.bytes)
 
     def _sum(self) -> None:
         """Divide, flatten and all-reduce the bucket; the backward pass waits for it unless they overlap."""
         self._settle()
-        size, pool = self._filled, REDUCE if self._buckets.overlap else COMPUTE
+        size, pool = sum(self._filled), REDUCE if self._buckets.overlap else COMPUTE
         move(self._emitter, self._costs, "divide bucket", "elementwise", 2 * size)
         flat = allocation("zero2.flat bucket", "reduce buffers", size, pool=pool)
         move(self._emitter, self._costs, "flatten bucket", "cat", 2 * size)
@@ -156,7 +160,7 @@ class Zero2(Bucketed):
         transfer = self._network.ring("all_reduce", "dp_shard", size)
         if transfer is not None:
             position = self._emitter.transfer("all-reduce bucket", REDUCE, "all_reduce", transfer, deps=(position,))
-        self._under_way, self._filled = (position, size), 0.0
+        self._under_way, self._filled = (position, self._filled), []
         if not self._buckets.overlap:
             self._settle()
 
@@ -164,13 +168,14 @@ class Zero2(Bucketed):
         """Wait for the reduction under way, and copy what the rank owns of it to where it stays."""
         if self._under_way is None:
             return
-        position, size = self._under_way
+        position, tensors = self._under_way
+        size = sum(tensors)
         self._emitter.await_(position)
         if self._host is not None:
             last = self._emitter.micro_batch == self._micro_batches - 1
             if self._columns is not None:
-                self._columns.take(size / COMPUTE_BYTES, self._tensors, last=last)
-            self._send(self._host, size / self._ranks / COMPUTE_BYTES, last=last)
+                self._columns.take(size / COMPUTE_BYTES, len(tensors), last=last)
+            self._send(self._host, tensors, last=last)
             self._emitter.release("zero2.flat bucket", *self._large)
             self._under_way, self._large = None, []
             return
@@ -182,15 +187,20 @@ class Zero2(Bucketed):
         self._emitter.release("zero2.flat bucket", *self._large)
         self._under_way, self._large = None, []
 
-    def _send(self, host: HostMemory, elements: float, *, last: bool) -> None:
-        """Take so many gradients out, tensor by tensor, in bf16 or, the *last* sum, in fp32."""
-        copies, self._tensors = max(1, round(self._tensors / self._ranks)), 0
+    def _send(self, host: HostMemory, tensors: list[float], *, last: bool) -> None:
+        """Take the rank's share of gradients of *tensors* bytes each out, one by one: the sum so far in bf16, where
+        there are several micro-batches, and the *last* one in fp32.
+        """
+        elements = sum(tensors) / self._ranks / COMPUTE_BYTES
+        copies = max(1, round(len(tensors) / self._ranks))
         if self._emitter.micro_batch > 0:
             self._add(host, elements, copies)
-        elif not last:
-            self._out(host.out(elements * COMPUTE_BYTES, copies=copies), "gradients of first out", copies)
-            if not self._emitter.holds(_SUMS):
-                self._emitter.take(host_memory(_SUMS, "gradients", [self._owned * COMPUTE_BYTES]))
+        if self._micro_batches > 1:
+            self._out(host.out(elements * COMPUTE_BYTES, copies=copies), "gradients so far out", copies)
+        if self._emitter.micro_batch == 0 and not last:
+            whole = pinned(f"{_SUMS} {len(self._sums)}", "gradients", tensors)
+            self._emitter.take(host_memory(whole.key, whole.kind, [whole.bytes / self._ranks]))
+            self._sums.append(whole.key)
         if last:
             self._last(host, elements, copies)
 
