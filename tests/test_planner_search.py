@@ -67,6 +67,34 @@ def test_the_own_layout_is_simulated_first_with_what_its_cards_leave(tmp_path: P
     assert on_odd.own is None
 
 
+def test_the_own_layout_keeps_its_stages_where_others_have_even_ones(tmp_path: Path) -> None:
+    own = ("parallel={dp_shard: 8, pp: 2, stage_layers: [3, 1]}", "training.zero=1", "training.recompute={every: 2}")
+    read = write_small(tmp_path)
+    uneven, _ = prepare(*read("dense", "training.global_batch_sequences=32", *own))
+    assert uneven.own is not None
+    assert uneven.splits.split(uneven.own).stage_layers == (3, 1)
+    even, _ = prepare(*read("dense", "training.global_batch_sequences=32", *own, "parallel.stage_layers=[2, 2]"))
+    assert even.own is not None
+    assert even.splits.split(even.own).stage_layers == ()
+    assert len(uneven.splits) == len(even.splits) + 1
+
+
+def test_a_split_that_comes_to_be_the_own_layout_is_counted_once(tmp_path: Path) -> None:
+    own = ("parallel={dp_shard: 8, pp: 2, stage_layers: [3, 1]}", "training.zero=1", "training.recompute=full")
+    scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=32", *own)
+    search, _ = prepare(scenario, folder)
+    assert search.own is not None
+    twin = search.splits.like(search.splits.split(search.own))
+    assert twin is not None
+    assert twin in search.promising()
+    search.splits.share(twin, (3, 1))
+    assert search.repeated == [twin]
+    assert twin not in search.promising()
+    found = answer(scenario, search, Store(tmp_path / "plan"))
+    assert found["counted"]["enumerated"] == len(search.splits) - 1
+    assert found["counted"]["left"] == int(search.fitting.sum()) - 1
+
+
 def test_no_plan_is_slower_than_the_layout_that_it_was_asked_about(tmp_path: Path) -> None:
     own = ("parallel={dp_shard: 8, pp: 2, stage_layers: [3, 1]}", "training.zero=1")
     scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=32", *own)

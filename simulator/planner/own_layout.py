@@ -18,7 +18,7 @@ def with_own_layout(splits: Splits, scenario: Scenario, job: Job) -> tuple[Split
     if own is None:
         return splits, None
     number = splits.like(own)
-    if number is None or splits.split(number).sharing == EVEN:
+    if number is None or (splits.split(number).sharing == EVEN and not own.stage_layers):
         return splits, number
     return splits.with_one_more(own), len(splits)
 
@@ -46,5 +46,12 @@ def _own_split(scenario: Scenario, job: Job) -> Split | None:
         virtual_pipeline=parallel.virtual_pipeline,
         overlap=delayed if training.overlap_exchanges else NO_OVERLAP,
         exchange=WAYS.index(training.exchange),
-        stage_layers=parallel.stage_layers or (),
+        stage_layers=_uneven(parallel.stage_layers or ()),
     )
+
+
+def _uneven(stage_layers: tuple[int, ...]) -> tuple[int, ...]:
+    """*stage_layers*; none where they are as even as can be, which candidates say with none."""
+    each, more = divmod(sum(stage_layers), max(1, len(stage_layers)))
+    even = tuple(each + (number < more) for number in range(len(stage_layers)))
+    return () if stage_layers == even else stage_layers

@@ -168,7 +168,7 @@ def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
     """The keys of `rackcast plan --json`: the winner first, then the simulated by time, then the others by bound."""
     winner, left = search.winner, search.left()
     simulated = sorted(search.rows, key=lambda number: _rank(search.rows[number], number == winner))
-    others = np.setdiff1d(np.arange(len(search.splits)), simulated)
+    others = np.setdiff1d(np.arange(len(search.splits)), [*simulated, *search.repeated])
     listed = _most_promising(search, others)
     pareto = set(front([(number, *_goods(search.rows[number])) for number in simulated if _fits(search.rows[number])]))
     may_win = set(left.tolist())
@@ -183,9 +183,9 @@ def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
             *(_not_simulated(search, number, number in may_win) for number in listed),
         ],
         "counted": {
-            "enumerated": len(search.splits),
-            "pruned": len(search.splits) - len(search.rows) - len(left),
-            "pruned_for_memory": int((~search.fitting).sum()),
+            "enumerated": len(simulated) + len(others),
+            "pruned": len(others) - len(left),
+            "pruned_for_memory": int((~np.delete(search.fitting, search.repeated)).sum()),
             "checked": len(search.rows) - search.simulated,
             "simulated": search.simulated,
             "left": len(left),

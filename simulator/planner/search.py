@@ -35,6 +35,20 @@ class Search:
     """What becomes of candidates when nodes are lost, where they have to go on."""
     rows: dict[int, Row] = field(default_factory=dict)
     """Simulated candidates by number."""
+    _like_own: int | None = field(init=False, default=None)
+    """The candidate that differs from the own layout at most in how layers lie on its stages."""
+
+    def __post_init__(self) -> None:
+        if self.own is not None:
+            self._like_own = self.splits.like(self.splits.split(self.own))
+
+    @property
+    def repeated(self) -> list[int]:
+        """The candidate, if any, whose layers have come to lie as in the own layout, which stands for both."""
+        like, sharing = self._like_own, self.splits["sharing"]
+        if self.own is None or like is None or like == self.own or sharing[like] != sharing[self.own]:
+            return []
+        return [like]
 
     @property
     def bound(self) -> Bound:
@@ -84,7 +98,7 @@ class Search:
         """Candidates that cannot win and that may take less memory than all faster ones, lowest bound first."""
         held = [row for row in self.rows.values() if row["verdict"] in ("fits", "tight")]
         open_ = self.fitting.copy()
-        open_[list(self.rows)] = False
+        open_[[*self.rows, *self.repeated]] = False
         for row in held:
             open_ &= (self.bound.step_s < row["step_time_s"]) | (self.bound.peak_bytes < row["peak_bytes"])
         numbers = np.flatnonzero(open_)
@@ -147,6 +161,6 @@ class Search:
             default=np.inf,
         )
         open_ = self.fitting & (self.bound.step_s < best)
-        open_[list(self.rows)] = False
+        open_[[*self.rows, *self.repeated]] = False
         numbers = np.flatnonzero(open_)
         return np.asarray(numbers[np.lexsort((self.bound.peak_bytes[numbers], self.bound.step_s[numbers]))])
