@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.forecast.serving.pool import Pool
+from simulator.forecast.serving.rank import Limits
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.figure import Figure
 from simulator.hardware.library import build_cluster
 from simulator.model.config import read_architecture
+from simulator.model.serving.held import CacheNeed
 from simulator.parallel.mesh import Mesh
 from simulator.program.serving.below import BelowTheCard, cold, hot
 from simulator.program.serving.deployment import Deployment
@@ -156,3 +159,48 @@ def test_experts_that_cores_have_are_not_on_the_card() -> None:
     assert fetched.host == {"experts": 48 * 128 * EXPERT}
     # An iteration of 8,192 tokens chooses all 96 others of a layer.
     assert fetched.weights["buffers of layers"] == pytest.approx(96 * EXPERT)
+
+
+def test_experts_that_the_card_holds_stay_where_other_weights_stream() -> None:
+    memory = rank_memory(mixture(ServingOffload(weights=1.0, experts="fetched", on_card=0.25)), 0)
+    # Queries and outputs of 4,096, keys and values of 512, norms of two hidden states and two heads, a router of 128.
+    others = 2 * (2048 * (2 * 4096 + 2 * 512) + 2 * 2048 + 2 * 128 + 2048 * 128)
+    assert memory.weights["experts"] == 48 * 32 * EXPERT
+    assert "weights" not in memory.weights
+    assert memory.host == {"experts": 48 * 128 * EXPERT, "weights": 48 * others}
+    assert memory.weights["buffers of layers"] == pytest.approx(2 * others + 96 * EXPERT)
+
+
+def test_tensors_of_experts_that_stay_are_not_copied() -> None:
+    below = BelowTheCard(mixture(ServingOffload(weights=1.0, experts="fetched", on_card=1.0)))
+    found = below.of(MIXTURE.layers[0], Iteration(decode_contexts=(512,)))
+    others = 2 * (2048 * (2 * 4096 + 2 * 512) + 2 * 2048 + 2 * 128 + 2048 * 128)
+    assert (found.chosen, found.weights is None) == (None, False)
+    # Four projections, four norms and a router.
+    assert int(found.weights.duration_ns[0]) == pytest.approx(  # type: ignore[union-attr]
+        1e9 * (others / IN + 9 * LATENCY), rel=1e-4
+    )
+
+
+def windowed() -> Deployment:
+    """Llama 3.1 8B whose even layers forget what lies more than 128 tokens back; all caches in host memory."""
+    layers = [
+        layer if layer.index % 2 else replace(layer, mixer=replace(layer.mixer, window=128))  # type: ignore[type-var]
+        for layer in LLAMA.layers
+    ]
+    model = replace(LLAMA, layers=tuple(layers))
+    return Deployment(model, CARD, Mesh(), longest_tokens=1000, offload=ServingOffload(cache=1.0))
+
+
+def test_buffers_of_caches_hold_the_largest_of_any_layer() -> None:
+    memory = rank_memory(windowed(), 0)
+    assert memory.cache == CacheNeed(token_bytes=2 * 4096)
+    assert memory.host_cache == CacheNeed(token_bytes=16 * 4096, windows=((128, 16 * 4096),))
+
+
+def test_host_memory_bounds_caches_with_windows() -> None:
+    deployment = windowed()
+    pool = Pool(deployment, rank_memory(deployment, 0), 1e12, 16, Limits(8, 8192, mixed=True))
+    # Of a sequence of 1,000 tokens: 16 layers of them and 16 of 128 in 1,536 GB, and buffers for two of all.
+    assert pool.cache_bytes == pytest.approx(1.536e12 / (16 * 1128) * 2000)
+    assert pool.has_room

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from simulator.report.headline import tier_label
-from simulator.report.tables import memory_tables, new_table, percent, plain_number, provenance, titled
+from simulator.report.tables import new_table, percent, plain_number, pool_tables, provenance, titled
 from simulator.units import human_bytes, human_time
 
 if TYPE_CHECKING:
@@ -35,11 +35,10 @@ def serving_table(summary: Mapping[str, Any]) -> Group:
     from rich.console import Group
 
     head = titled(summary["scenario"], summary["verdict"])
-    memory = summary["memory"]
     if "duration_s" not in summary:
-        return Group(head, f"[bold]{_short(memory)}[/bold]", *memory_tables(memory))
+        return Group(head, f"[bold]{_short(summary)}[/bold]", *pool_tables(summary))
     told = f"[bold]{answer(summary)}[/bold]"
-    return Group(head, told, "", _facts(summary), "", _times(summary), *memory_tables(memory))
+    return Group(head, told, "", _facts(summary), "", _times(summary), *pool_tables(summary))
 
 
 def answer(summary: Mapping[str, Any]) -> str:
@@ -56,14 +55,20 @@ def answer(summary: Mapping[str, Any]) -> str:
     return f"{said[0].upper()}{said[1:]}; {each} tokens/s an accelerator"
 
 
-def _short(memory: Mapping[str, Any]) -> str:
-    held = memory["hbm"]
-    for tier, below in memory.items():
-        if tier != "hbm" and below["peak_bytes"] > below["capacity_bytes"]:
-            peak, capacity = human_bytes(below["peak_bytes"]), human_bytes(below["capacity_bytes"])
-            return f"{tier_label(tier)} of each accelerator would hold {peak} of {capacity}"
-    peak, usable = human_bytes(held["peak_bytes"]), human_bytes(held["usable_bytes"])
-    return f"The longest request makes it {peak}, and serving.memory_utilization leaves {usable}"
+def _short(summary: Mapping[str, Any]) -> str:
+    """What has no room, and where."""
+    for key, where in (("memory", ""), ("prefill_memory", " where prompts are computed")):
+        for tier, held in summary.get(key, {}).items():
+            peak, most = held["peak_bytes"], held["usable_bytes" if tier == "hbm" else "capacity_bytes"]
+            if peak <= most:
+                continue
+            if tier != "hbm":
+                return f"{tier_label(tier)} of each accelerator would hold {human_bytes(peak)} of {human_bytes(most)}"
+            return (
+                f"Room for the longest request makes it {human_bytes(peak)}{where}, and serving.memory_utilization "
+                f"leaves {human_bytes(most)}"
+            )
+    return "There is no room for caches"
 
 
 def _facts(summary: Mapping[str, Any]) -> Table:

@@ -52,7 +52,7 @@ def fit_table(result: Mapping[str, Any]) -> Group:
 
     parts: list[RenderableType] = [
         titled(result.get("scenario", ""), result["verdict"]),
-        *memory_tables(result["memory"]),
+        *pool_tables(result),
     ]
     if result["suggestions"]:
         parts += ["", _suggestions(result["suggestions"])]
@@ -180,8 +180,16 @@ def _main_kinds(seconds: Mapping[str, float], whole_s: float) -> list[tuple[str,
     return sorted(((k, s) for k, s in seconds.items() if s >= 0.05 * whole_s), key=lambda item: -item[1])
 
 
-def memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
-    """A table for each tier that holds something, bars against its capacity, and the head-room last."""
+def pool_tables(result: Mapping[str, Any]) -> list[RenderableType]:
+    """The tables of a result's memory, and those of accelerators that prefill apart."""
+    apart = memory_tables(result.get("prefill_memory", {}), of=" where prompts are computed")
+    return [*memory_tables(result["memory"]), *apart]
+
+
+def memory_tables(memory: Mapping[str, Any], of: str = "") -> list[RenderableType]:
+    """A table for each tier *of* some accelerators that holds something, bars against its capacity, and the head-room
+    last.
+    """
     from rich.bar import Bar
 
     tables: list[RenderableType] = []
@@ -191,7 +199,7 @@ def memory_tables(memory: Mapping[str, Any]) -> list[RenderableType]:
             continue
         settling = max(peak, held.get("settling_peak_bytes", 0.0))
         scale, over = max(settling, capacity), settling > capacity
-        table = new_table(f"{tier_label(tier)} at its peak", "bytes", "of capacity", bar=True)
+        table = new_table(f"{tier_label(tier)}{of} at its peak", "bytes", "of capacity", bar=True)
         position = 0.0
         for kind, size in held["breakdown"].items():
             if size > 0:

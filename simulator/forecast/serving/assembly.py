@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Many
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from simulator.forecast.scenario_routing import Balancing
 from simulator.forecast.scenario_serving import ServingParallel, ServingScenario
 from simulator.forecast.serving.pool import Pool
 from simulator.forecast.serving.rank import Limits
+from simulator.forecast.serving.requests import Request
 from simulator.forecast.serving_offloading import lower_tiers, serving_offload, serving_offload_problems
 from simulator.forecast.serving_problems import pools as asked_pools
 from simulator.hardware.cluster import Cluster
@@ -31,14 +33,15 @@ from simulator.routing.table import FloatArray
 from simulator.routing.workloads import Shape
 
 
-def deploy(scenario: ServingScenario, folder: Path) -> tuple[Pool, ...]:
-    """The pool that decodes, or does all, and the one that prefills apart, if there is one.
+def deploy(scenario: ServingScenario, folder: Path, wanted: Many[Request]) -> tuple[Pool, ...]:
+    """The pool that decodes, or does all, and the one that prefills apart, if there is one, for requests *wanted*.
 
     Raise :exc:`Refused` with everything that does not go together, and what the readers of the files raise.
     """
     architecture = find_architecture(scenario.model, folder)
     problems = [f"model: {told}" for told in served_problems(architecture, scenario.serving.kv_cache)]
     problems += _routing_problems(scenario, architecture)
+    problems += _length_problems(wanted, architecture)
     found = []
     for where, split, accelerators in asked_pools(scenario):
         cluster = find_cluster(scenario.cluster.model_copy(update={"accelerators": accelerators}), folder)
@@ -48,7 +51,11 @@ def deploy(scenario: ServingScenario, folder: Path) -> tuple[Pool, ...]:
         found.append((split, cluster))
     if problems:
         raise Refused(list(dict.fromkeys(problems)))
-    return tuple(_pool(scenario, folder, architecture, *each, apart=bool(n)) for n, each in enumerate(found))
+    longest = (max(one.longest for one in wanted), max(one.prompt_tokens for one in wanted))
+    return tuple(
+        _pool(scenario, folder, architecture, *each, tokens, apart=bool(number))
+        for number, (each, tokens) in enumerate(zip(found, longest, strict=False))
+    )
 
 
 def _pool(
@@ -57,10 +64,11 @@ def _pool(
     architecture: Architecture,
     split: ServingParallel,
     cluster: Cluster,
+    longest_tokens: int,
     *,
     apart: bool,
 ) -> Pool:
-    """That of *split*; *apart*: it prefills alone."""
+    """That of *split*, whose sequences' caches have up to *longest_tokens*; *apart*: it prefills alone."""
     serving, prefill = scenario.serving, scenario.serving.prefill if apart else None
     tokens = prefill.max_batch_tokens if prefill else serving.max_batch_tokens
     mesh = _mesh(split)
@@ -71,6 +79,7 @@ def _pool(
         formats=Formats(FORMATS[serving.weights], FORMATS[serving.experts or serving.weights], serving.kv_cache),
         most_tokens=tokens,
         most_sequences=serving.max_sequences,
+        longest_tokens=longest_tokens,
         cuda_graphs=serving.cuda_graphs,
         prefill_exchange=serving.prefill_exchange,
         decode_exchange=serving.exchange,
@@ -86,8 +95,7 @@ def _pool(
     )
     tiers, often = lower_tiers(scenario, cluster), serving.receive_every
     found = [Pool(deployment, memory, usable, serving.block_tokens, limits, often, tiers) for memory in memories]
-    typical = architecture.max_positions or 2**17
-    return min(found, key=lambda pool: pool.cache_bytes / max(1.0, pool.memory.cache.bytes_of(typical)))
+    return min(found, key=lambda pool: pool.cache_bytes / max(1.0, pool.memory.cache.bytes_of(longest_tokens)))
 
 
 def _mesh(split: ServingParallel) -> Mesh:
@@ -127,6 +135,12 @@ def _routing_problems(scenario: ServingScenario, architecture: Architecture) -> 
     if policy is not None and policy.name in policy_names() and not plans(policy.name):
         placing = ", ".join(name for name in policy_names() if plans(name))
         yield f"routing.policy.name: found {policy.name}, which does not place experts; allowed: {placing}"
+
+
+def _length_problems(wanted: Many[Request], architecture: Architecture) -> Iterator[str]:
+    most, found = architecture.max_positions, max(one.prompt_tokens + one.output_tokens for one in wanted)
+    if most and found > most:
+        yield f"serving.requests: found one of {found:,} tokens, the model takes at most {most:,} positions"
 
 
 def _split_problems(where: str, split: ServingParallel, architecture: Architecture) -> Iterator[str]:

@@ -14,7 +14,6 @@ from simulator.documents import InvalidDocument
 from simulator.forecast.errors import Refused
 from simulator.forecast.scenario_serving import ServingScenario
 from simulator.forecast.serving.assembly import deploy
-from simulator.forecast.serving.forecast import has_room
 from simulator.forecast.serving.memory import serving_memory
 from simulator.forecast.serving.pool import Pool
 from simulator.forecast.serving.requests import Request, requests
@@ -26,7 +25,7 @@ _SMALLER = {"bf16": ("fp8", "int4"), "fp8": ("int4", "nvfp4"), "int8": ("int4",)
 def fit_serving(scenario: ServingScenario, folder: Path) -> dict[str, Any]:
     """Memory of *scenario* against capacity: the keys of `rackcast fit --json`."""
     wanted = requests(scenario.serving.requests, folder)
-    pools = deploy(scenario, folder)
+    pools = deploy(scenario, folder, wanted)
     found = {"scenario": scenario.name, **serving_memory(pools, wanted, None)}
     return found | {"suggestions": [] if found["fits"] else sorted(_suggestions(scenario, folder, wanted), key=_peak)}
 
@@ -37,8 +36,8 @@ def _peak(suggestion: dict[str, Any]) -> float:
 
 def _suggestions(scenario: ServingScenario, folder: Path, wanted: list[Request]) -> Iterator[dict[str, Any]]:
     for change in _changes(scenario):
-        pools = _pools(scenario, folder, change)
-        if pools and all(has_room(pool, wanted) for pool in pools):
+        pools = _pools(scenario, folder, change, wanted)
+        if pools and all(pool.has_room for pool in pools):
             peak = serving_memory(pools, wanted, None)["memory"]["hbm"]["peak_bytes"]
             told = " ".join(f"{path}={value}" for path, value in change.items())
             yield {"change": told, "peak_bytes": peak, "step_time_s": None}
@@ -65,13 +64,13 @@ def _changes(scenario: ServingScenario) -> Iterator[dict[str, Any]]:
         factor *= 2
 
 
-def _pools(scenario: ServingScenario, folder: Path, change: dict[str, Any]) -> tuple[Pool, ...]:
+def _pools(scenario: ServingScenario, folder: Path, change: dict[str, Any], wanted: list[Request]) -> tuple[Pool, ...]:
     """Those of *scenario* with *change*; none where that does not go together."""
     content = scenario.model_dump(exclude_unset=True)
     for path, value in change.items():
         section, name = path.split(".")
         content.setdefault(section, {})[name] = value
     try:
-        return deploy(ServingScenario.model_validate(content), folder)
+        return deploy(ServingScenario.model_validate(content), folder, wanted)
     except (Refused, InvalidDocument):
         return ()

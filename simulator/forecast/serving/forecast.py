@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from simulator.forecast.assembly import find_cluster
-from simulator.forecast.errors import Refused
 from simulator.forecast.forecast import Progress, silent
 from simulator.forecast.scenario_serving import ServingScenario
 from simulator.forecast.serving.assembly import deploy
@@ -17,7 +15,7 @@ from simulator.forecast.serving.loop import Course, Loop, Setting
 from simulator.forecast.serving.memory import serving_memory
 from simulator.forecast.serving.pool import Pool
 from simulator.forecast.serving.pricing import GRADES, IterationPrices
-from simulator.forecast.serving.requests import Request, requests
+from simulator.forecast.serving.requests import requests
 from simulator.forecast.serving.summary import summarise
 from simulator.program.serving.pricer import IterationPricer
 
@@ -41,10 +39,9 @@ def serve(scenario: ServingScenario, folder: Path, progress: Progress | None = N
     say("reading", 0.0)
     asked = scenario.serving
     wanted = requests(asked.requests, folder)
-    pools = deploy(scenario, folder)
-    _check_lengths(wanted, pools[0])
+    pools = deploy(scenario, folder, wanted)
     head = {"scenario": scenario.name}
-    if not all(has_room(pool, wanted) for pool in pools):
+    if not all(pool.has_room for pool in pools):
         return ServingForecast(head | serving_memory(pools, wanted, None), None)
     cluster = find_cluster(scenario.cluster, folder)
     setting = Setting(cluster, asked.requests.concurrency, asked.requests.prefilled, asked.prefix_cache)
@@ -60,20 +57,3 @@ def _prices(pool: Pool) -> IterationPrices:
     grades = [tier.grade for tier in pool.tiers] or ["measured"]
     loads = max(grades, key=GRADES.index)
     return IterationPrices(IterationPricer(deployment).price, pool.batches, len(deployment.architecture.layers), loads)
-
-
-def has_room(pool: Pool, wanted: Many[Request]) -> bool:
-    """Whether the longest of the requests has room for its cache while there is no other, and what is below it too."""
-    return pool.has_room_below and pool.cache_bytes > 0 and pool.new_cache().ever_has_room(longest(wanted))
-
-
-def longest(wanted: Many[Request]) -> int:
-    """Tokens of the longest cache of any request."""
-    return max(request.prompt_tokens + request.output_tokens - 1 for request in wanted)
-
-
-def _check_lengths(wanted: Many[Request], pool: Pool) -> None:
-    """Raise :exc:`Refused` for requests that the model has no positions for."""
-    most, found = pool.deployment.architecture.max_positions, longest(wanted) + 1
-    if most and found > most:
-        raise Refused([f"serving.requests: found one of {found:,} tokens, the model takes at most {most:,} positions"])

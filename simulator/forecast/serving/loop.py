@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import simpy
 
@@ -140,7 +140,7 @@ class Loop:
             self._arrived(sequence)
         elif self._prefill:
             engine = self._least(self._prefill)
-            prompt = Sequence(replace(request, output_tokens=1), self._now_ns)
+            prompt = Sequence(request.prompt_alone, self._now_ns)
             self._from[prompt] = sequence, engine
             engine.submit(prompt)
         else:

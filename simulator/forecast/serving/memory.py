@@ -21,19 +21,20 @@ NAMES = ("decode", "prefill")
 def serving_memory(pools: Many[Pool], wanted: Many[Request], course: Course | None) -> dict[str, Any]:
     """The keys fits, verdict and memory, of the pool that decodes, or does all; prefill_memory of the other one.
 
-    Without a *course*, caches are those of the longest request alone.
+    Without a *course*, caches are those of the longest request alone in each batch that is under way.
     """
-    blocks = [_block(pool, wanted, course, name) for pool, name in zip(pools, NAMES, strict=False)]
-    below = _below(pools[0], wanted, course, blocks[0]["breakdown"]["caches"])
-    short = any(block["peak_bytes"] > block["usable_bytes"] for block in blocks)
-    short = short or any(block["peak_bytes"] > block["capacity_bytes"] for block in below.values())
-    waited = course is not None and any(rank.refusals or rank.preemptions for rank in course.ranks["decode"])
+    computed = (wanted, [request.prompt_alone for request in wanted])
+    blocks = [_block(*each, course) for each in zip(pools, computed, NAMES, strict=False)]
+    below = _below(pools[0], course, blocks[0]["breakdown"]["caches"])
+    short = not all(pool.has_room for pool in pools)
+    ranks = [rank for every in course.ranks.values() for rank in every] if course else []
+    waited = any(rank.refusals or rank.preemptions for rank in ranks)
     other = {"prefill_memory": {"hbm": blocks[1]}} if len(blocks) > 1 else {}
     verdict = "does not fit" if short else "tight" if waited else "fits"
     return {"fits": not short, "verdict": verdict, "memory": {"hbm": blocks[0], **below}, **other}
 
 
-def _below(pool: Pool, wanted: Many[Request], course: Course | None, caches: float) -> dict[str, Any]:
+def _below(pool: Pool, course: Course | None, caches: float) -> dict[str, Any]:
     """Of a card's part of host memory and of drives, where they hold anything; *caches* are those on the card.
 
     Without a *course*, what is set aside for caches that cards let go is full.
@@ -43,8 +44,7 @@ def _below(pool: Pool, wanted: Many[Request], course: Course | None, caches: flo
     for rank in course.ranks["decode"] if course else ():
         for name, size in rank.tiers.peak_bytes.items() if rank.tiers else ():
             kept[name] = max(kept[name], pool.batches * size)
-    mean = sum(request.prompt_tokens + request.output_tokens - 1 for request in wanted) / len(wanted)
-    away = memory.host_cache.bytes_of(round(mean)) / max(1.0, memory.cache.bytes_of(round(mean))) * caches
+    away = pool.cache_below * caches
     tiers = {
         HOST_TIER: (node.ddr.capacity.value, {**memory.host, "caches": away, "kept caches": kept.get(HOST_TIER, 0.0)}),
         DRIVE_TIER: (
@@ -63,11 +63,11 @@ def _below(pool: Pool, wanted: Many[Request], course: Course | None, caches: flo
     }
 
 
-def _block(pool: Pool, wanted: Many[Request], course: Course | None, name: str) -> dict[str, Any]:
+def _block(pool: Pool, wanted: Many[Request], name: str, course: Course | None) -> dict[str, Any]:
     """Of one accelerator of *pool*."""
     need = pool.memory.cache
-    lengths = [request.prompt_tokens + request.output_tokens - 1 for request in wanted]
-    caches = need.bytes_of(max(lengths))
+    lengths = [request.longest for request in wanted]
+    caches = pool.longest_bytes
     if course is not None:
         caches = pool.batches * max((row.used_bytes for row in course.rows[name]), default=0)
     held = {kind: size for kind, size in pool.held().items() if size}

@@ -65,8 +65,26 @@ class Pool:
     @property
     def cache_bytes(self) -> float:
         """What is left for caches; negative: missing. A part of each in host memory must have room there, too."""
-        room, away = self.usable_bytes - sum(self.held().values()), self.memory.host_cache.token_bytes
-        return min(room, self.host_room_bytes / away * self.memory.cache.token_bytes) if away else room
+        room, away = self.usable_bytes - sum(self.held().values()), self.cache_below
+        return min(room, self.host_room_bytes / away) if away else room
+
+    @property
+    def cache_below(self) -> float:
+        """Bytes of caches in host memory for each on the card, as the longest sequences have them."""
+        tokens = self.deployment.longest_tokens
+        return self.memory.host_cache.bytes_of(tokens) / max(1.0, self.memory.cache.bytes_of(tokens))
+
+    @property
+    def longest_bytes(self) -> float:
+        """Of caches on a card, where each of its batches has the longest sequence alone."""
+        cache, tokens = self.new_cache(), self.deployment.longest_tokens
+        return float(self.batches * cache.need_bytes(cache.blocks(tokens), tokens))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the longest sequence has room for its cache while there is no other, and what is below it too."""
+        fits = self.new_cache().ever_has_room(self.deployment.longest_tokens)
+        return self.has_room_below and self.cache_bytes > 0 and fits
 
     @property
     def host_room_bytes(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
@@ -30,6 +30,16 @@ class Request:
     """Of the prompt, those that are in the cache already, whatever else is there."""
     hash_ids: tuple[int, ...] = ()
     """Of the prompt's blocks, equal where prompts begin alike; nothing where that is not known."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens in the cache at its end: the last one of the answer goes nowhere."""
+        return self.prompt_tokens + self.output_tokens - 1
+
+    @property
+    def prompt_alone(self) -> Request:
+        """What is computed of it where prompts are apart: up to the first token of the answer."""
+        return replace(self, output_tokens=1)
 
 
 def requests(asked: Requests, folder: Path) -> list[Request]:

@@ -46,5 +46,5 @@ class Sequence:
 
     @property
     def longest(self) -> int:
-        """Tokens in the cache at its end: the last one of the answer goes nowhere."""
-        return self.request.prompt_tokens + self.request.output_tokens - 1
+        """Tokens in the cache at its end."""
+        return self.request.longest

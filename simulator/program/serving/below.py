@@ -88,8 +88,8 @@ class BelowTheCard:
         held, deployment = held_layer(layer, self._deployment.mesh.tp, self._deployment.mesh.etp), self._deployment
         slots = 0 if self._offload.experts else deployment.slots
         size = sum(weight_bytes(deployment.architecture, held, deployment.formats, slots).values())
-        tensors = len(layer_parameters(deployment.architecture, held))
-        copied = self._host.into(size, copies=tensors)
+        moved = [p for p in layer_parameters(deployment.architecture, held) if slots or p.role != "routed_expert"]
+        copied = self._host.into(size, copies=len(moved))
         if self._drives is None:
             return Below(weights=copied)
         if self._direct:

@@ -38,6 +38,8 @@ class Deployment:
     """Of one iteration on one attention-data-parallel rank: sizes activations."""
     most_sequences: int = 256
     """That decode at once on one attention-data-parallel rank: sizes logits and buffers."""
+    longest_tokens: int = 2**17
+    """Of the longest cache of a sequence: says which layer's cache needs the largest buffer."""
     cuda_graphs: bool = True
     """Whether iterations of decoding sequences alone are captured; those with prompts are launched by the host."""
     prefill_exchange: str = "hierarchical"

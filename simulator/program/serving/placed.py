@@ -37,15 +37,16 @@ class Placed:
 def placed(deployment: Deployment, stage: int) -> Placed:
     """Weights and caches of the layers of *stage*."""
     found, offload, mesh = Placed(), deployment.offload, deployment.mesh
-    streamed, away = 0.0, CacheNeed()
+    streamed, away, longest = 0.0, CacheNeed(), deployment.longest_tokens
     with_cache = [layer.index for layer in deployment.architecture.layers if keeps(deployment, layer)]
     for layer in deployment.layers_of(stage):
         held = held_layer(layer, mesh.tp, mesh.etp)
         sizes = weight_bytes(deployment.architecture, held, deployment.formats, deployment.slots)
         if offload.experts and isinstance(layer.feed_forward, MixtureOfExperts):
             kept = round(offload.on_card * deployment.slots) / deployment.slots
-            _add(found.host, "experts", sizes["experts"] * (1.0 if offload.experts == "fetched" else 1.0 - kept))
-            sizes["experts"] *= kept
+            routed = sizes.pop("experts")
+            _add(found.host, "experts", routed * (1.0 if offload.experts == "fetched" else 1.0 - kept))
+            _add(found.card, "experts", routed * kept)
         if offload.streams(layer.index):
             streamed = max(streamed, sum(sizes.values()))
             _below(found, deployment, sum(sizes.values()))
@@ -57,7 +58,7 @@ def placed(deployment: Deployment, stage: int) -> Placed:
         need = cache_need(held.mixer, deployment.formats.cache)
         if layer.index in with_cache and offload.caches_away(with_cache.index(layer.index)):
             found.host_cache = found.host_cache + need
-            away = max(away, need, key=lambda one: one.bytes_of(1))
+            away = max(away, need, key=lambda one: one.bytes_of(longest))
         else:
             found.card_cache = found.card_cache + need
     for _ in range(offload.buffers):
