@@ -52,3 +52,10 @@ def test_a_few_micro_batches_are_all_simulated(small: Small, count: int) -> None
     step = simulate(TrainingStep(job), count, behaviours=1)
     assert (step.simulated, step.more, step.typical[-1]) == (count, 0, max(0, count - 2))
     assert step.step_ns == step.recordings[0].step_ns
+
+
+def test_progress_ends_with_all_where_no_second_run_is_needed(small: Small) -> None:
+    # One card has no transfers that slow its kernels.
+    job, heard = assemble_job(*small("dense", "cluster.accelerators=1", "parallel.dp_shard=1")), list[float]()
+    simulate(TrainingStep(job), 1, behaviours=job.folding.behaviours, progress=heard.append)
+    assert heard == [1.0]

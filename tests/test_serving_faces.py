@@ -45,6 +45,15 @@ def test_run_says_what_limits_it(served: str, tmp_path: Path) -> None:
     assert all(len(line) <= Console().width for line in told.splitlines())
 
 
+def test_what_is_of_training_is_refused(served: str, tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["run", served, "--out", str(tmp_path / "out"), "--no-fold"])
+    assert told.exit_code == 2
+    assert told.stderr == (
+        f"{served}:4: serving: --no-fold is a check of how ranks that train are folded; leave it out\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_same_loop_gives_the_same_charts(served: str, tmp_path: Path) -> None:
     for name in ("one", "other"):
         _ask("run", served, "--out", str(tmp_path / name))

@@ -36,6 +36,7 @@ def run(
 
 
 def _answer(name: str, changes: list[str], out: Path | None, fold: bool) -> Answer:
+    from simulator.forecast.errors import Refused
     from simulator.forecast.reading import open_any_scenario, placing
     from simulator.forecast.scenario_serving import ServingScenario
 
@@ -45,6 +46,8 @@ def _answer(name: str, changes: list[str], out: Path | None, fold: bool) -> Answ
     _check_folder(out)
     with placing(document):
         if isinstance(scenario, ServingScenario):
+            if not fold:
+                raise Refused(["serving: --no-fold is a check of how ranks that train are folded; leave it out"])
             return _serving(scenario, folder, out)
         return _training(scenario, folder, out, fold)
 

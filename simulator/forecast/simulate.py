@@ -86,6 +86,8 @@ def simulate(
         recordings = alone
         if any(lost is not None for lost in longer):
             recordings = simulation.run(longer, progress=lambda share: say((1 + share) / 2))
+        else:
+            say(1.0)
         return SimulatedStep(programs, recordings, count, micro_batches, simulation.events, period_ns, lowering.round)
 
     turn = lowering.unlike
