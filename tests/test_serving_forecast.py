@@ -120,8 +120,8 @@ def _several(change: str) -> list[str]:
 def test_prefill_apart_hands_caches_over(tmp_path: Path) -> None:
     apart = "serving.prefill={accelerators: 8, parallel: {dp_replicate: 4, tp: 2, ep: 8}}"
     found = _summary(tmp_path, MIXTURE, apart, "cluster.accelerators=16")
-    # 48 layers, of whose 4 key-value heads of 128 each of 2 ranks has 2: 128 prompts of 900 tokens.
-    assert found["prefill"]["handed_over_bytes"] == 128 * 900 * 48 * 2 * 2 * 128 * 2
+    # 48 layers, of whose 4 key-value heads of 128 each of 2 ranks has 2: 128 prompts of 900 tokens from 4 such pairs.
+    assert found["prefill"]["handed_over_bytes_per_accelerator"] == 128 / 4 * 900 * 48 * 2 * 2 * 128 * 2
     assert found["iteration_s"].keys() == {"decode"}
     assert found["requests"]["of"] == 128
 
@@ -174,3 +174,20 @@ def test_a_pipeline_serves_a_batch_for_each_stage(tmp_path: Path) -> None:
     assert found["time"]["pipeline_s"] > 0
     assert found["requests"]["of"] == 24
     assert found["requests"]["simulated"] == 12
+
+
+def test_ways_of_rows_that_do_not_travel_are_refused(tmp_path: Path) -> None:
+    changes = ("parallel={dp_replicate: 4, tp: 2, ep: 2}", "serving.exchange=all_to_all")
+    with pytest.raises(InvalidDocument, match="found all_to_all, but with ep x etp up to tp in parallel no rows are"):
+        _summary(tmp_path, MIXTURE, *changes)
+    apart = "serving.prefill={accelerators: 8, parallel: {dp_replicate: 4, tp: 2, ep: 2}}"
+    changes = (apart, "cluster.accelerators=16", "serving.exchange=all_to_all")
+    assert _summary(tmp_path, MIXTURE, *changes)["prefill"]["accelerators"] == 8
+    with pytest.raises(InvalidDocument, match=r"prefill_exchange.*up to tp in serving.prefill.parallel no rows"):
+        _summary(tmp_path, MIXTURE, *changes, "serving.prefill_exchange=all_to_all")
+
+
+def test_a_prefix_cache_without_hashes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "plain.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0,374,44\n")
+    with pytest.raises(InvalidDocument, match=r"by their hash_ids, and no request of plain.csv has any; leave it out"):
+        _summary(tmp_path, DENSE, "serving.requests={trace: plain.csv}", "serving.prefix_cache=true")

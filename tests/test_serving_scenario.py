@@ -100,3 +100,8 @@ def test_an_iteration_has_room_for_all_sequences_that_decode(served: str) -> Non
 def test_routing_has_no_steps(served: str) -> None:
     told = _told(served, "routing.drift=recorded", "routing.step=3")
     assert [line.split(":")[0] for line in told] == ["routing.drift", "routing.step"]
+
+
+def test_more_accelerators_that_prefill_than_there_are_leave_none(served: str) -> None:
+    told = _told(served, "serving.prefill={accelerators: 8, parallel: {dp_replicate: 8}}")
+    assert told[0].endswith("but 4 accelerators less 8 for prefill are -4; nearest: dp_replicate 1 on 2")

@@ -43,7 +43,7 @@ def _world_size(document: Document[ServingScenario]) -> Iterator[Problem]:
         elif apart:
             has = f"{accelerators} accelerators prefill"
         others = split.tp * split.pp
-        ranks = [ranks for ranks in (accelerators // others, accelerators // others + 1) if ranks > 0]
+        ranks = [ranks for ranks in (max(0, accelerators) // others, max(0, accelerators) // others + 1) if ranks > 0]
         nearest = (
             f"dp_replicate {accelerators // others}"
             if accelerators > 0 and accelerators % others == 0

@@ -41,7 +41,7 @@ def deploy(scenario: ServingScenario, folder: Path, wanted: Many[Request]) -> tu
     architecture = find_architecture(scenario.model, folder)
     problems = [f"model: {told}" for told in served_problems(architecture, scenario.serving.kv_cache)]
     problems += _routing_problems(scenario, architecture)
-    problems += _length_problems(wanted, architecture)
+    problems += _request_problems(scenario, wanted, architecture)
     found = []
     for where, split, accelerators in asked_pools(scenario):
         cluster = find_cluster(scenario.cluster.model_copy(update={"accelerators": accelerators}), folder)
@@ -137,10 +137,27 @@ def _routing_problems(scenario: ServingScenario, architecture: Architecture) -> 
         yield f"routing.policy.name: found {policy.name}, which does not place experts; allowed: {placing}"
 
 
-def _length_problems(wanted: Many[Request], architecture: Architecture) -> Iterator[str]:
+def _request_problems(scenario: ServingScenario, wanted: Many[Request], architecture: Architecture) -> Iterator[str]:
+    if scenario.serving.prefix_cache and not any(one.hash_ids for one in wanted):
+        yield (
+            "serving.prefix_cache: true finds prompts by their hash_ids, and no request of "
+            f"{scenario.serving.requests.trace} has any; leave it out"
+        )
     most, found = architecture.max_positions, max(one.prompt_tokens + one.output_tokens for one in wanted)
     if most and found > most:
         yield f"serving.requests: found one of {found:,} tokens, the model takes at most {most:,} positions"
+
+
+def _idle_exchanges(scenario: ServingScenario, where: str) -> Iterator[str]:
+    """Ways that accelerators of *where* would send rows, and there are none."""
+    serving = scenario.serving
+    for field, pool in (
+        ("exchange", "parallel"),
+        ("prefill_exchange", "serving.prefill.parallel" if serving.prefill else "parallel"),
+    ):
+        if pool == where and field in serving.model_fields_set:
+            told = f"found {getattr(serving, field)}, but with ep x etp up to tp in {where} no rows are exchanged"
+            yield f"serving.{field}: {told}; leave it out"
 
 
 def _split_problems(where: str, split: ServingParallel, architecture: Architecture) -> Iterator[str]:
@@ -168,6 +185,7 @@ def _exchange_problems(
     if split.ep * split.etp <= split.tp:
         if serving.two_batch_overlap:
             yield "serving.two_batch_overlap: found true, but no rows are exchanged that it could hide; leave it out"
+        yield from _idle_exchanges(scenario, where)
         return
     decodes = where == "parallel" and serving.requests.output_tokens != 1
     prefills = where != "parallel" or (serving.prefill is None and not serving.requests.prefilled)

@@ -55,7 +55,7 @@ class Course:
     events: int = 0
     end_ns: int = 0
     sent_bytes: float = 0.0
-    """Of caches from prefill to decoding, for each rank."""
+    """Of caches from prefill to decoding, through the port of each accelerator that prefills: the mean."""
 
 
 class Loop:
@@ -71,9 +71,12 @@ class Loop:
         self._decode = self._engines("decode", pools[0], prices[0], self._ended, alone=alone)
         self._prefill = [] if alone else self._engines("prefill", pools[1], prices[1], self._prefilled, alone=False)
         self._ways: dict[Engine, HandOver] = {
-            engine: HandOver(self._env, setting.cluster, pools[1].memory.cache, pools[1].ranks, self._arrived)
+            engine: HandOver(
+                self._env, setting.cluster, [pool.memory.cache for pool in pools], pools[1].ranks, self._arrived
+            )
             for engine in self._prefill
         }
+        self._senders = pools[-1].engines * pools[-1].ranks
         self._from: dict[Sequence, tuple[Sequence, Engine]] = {}
 
     def run(self, requests: Many[Request], hear: Callable[[float], None]) -> Course:
@@ -87,7 +90,7 @@ class Loop:
             if course.events % 1000 == 0:
                 hear(1 - self._left / total)
         course.end_ns = self._now_ns
-        course.sent_bytes = sum(way.sent_bytes for way in self._ways.values())
+        course.sent_bytes = sum(way.sent_bytes for way in self._ways.values()) / self._senders
         return course
 
     def _engines(

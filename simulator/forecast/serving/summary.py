@@ -152,7 +152,7 @@ def _prefill(pool: Pool, course: Course) -> dict[str, Any]:
     return {
         "accelerators": pool.accelerators,
         "busy_share": sum(row.end_ns - row.begin_ns for row in rows) / course.end_ns / engines,
-        "handed_over_bytes": course.sent_bytes,
+        "handed_over_bytes_per_accelerator": course.sent_bytes,
         "time": _time(rows, course.end_ns, engines),
     }
 
