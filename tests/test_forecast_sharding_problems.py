@@ -30,8 +30,3 @@ PLAIN = "training.optimizer={state_dtype: bf16, master_weights: false}"
 def test_what_does_not_go_together_is_refused(small: Small, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(Refused, match=message):
         assemble_job(*small("dense", *overrides))
-
-
-def test_gradients_of_experts_are_added_by_their_matmuls(small: Small) -> None:
-    with pytest.raises(Refused, match="gradient_accumulation_fusion: tensors of experts' gradients"):
-        assemble_job(*small("mixture", "training.zero=1", "training.megatron={gradient_accumulation_fusion: false}"))

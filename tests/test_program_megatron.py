@@ -121,6 +121,15 @@ def test_a_hook_reads_the_gradient_and_reads_and_writes_the_buffer() -> None:
     assert with_hooks(norm, {"norm.weight": 0}, 4) == norm
 
 
+def test_a_hook_copies_where_nothing_is_added_and_does_so_for_each_expert() -> None:
+    product = Kernel("grouped_gemm", 1.0, 1.0, (8, 4))
+    experts = Operator("up", (), (), (product,), weights=("up.weight", "up.bias"), rows="routed")
+    assert with_hooks(experts, {"up.weight": 64}, 4) == experts
+    *_, hook = with_hooks(experts, {"up.weight": 64}, 4, fused=False, adds=False, experts=2).backward_weight
+    # An expert's 32 elements are read in bf16 and written in fp32.
+    assert (hook.fixed_bytes, hook.launches, hook.bytes) == ((2 + 4) * 32, 2, 0)
+
+
 def test_biases_of_one_product_are_one_tensor() -> None:
     weights = ("q_proj.weight", "k_proj.weight")
     joined = linear(Lane(2, "fused", 2), "qkv", "hidden", 8, 24, weights, bias=True)

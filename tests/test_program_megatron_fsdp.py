@@ -57,6 +57,36 @@ def test_norms_gradients_are_tensors_before_a_hook_copies_them(small: Small) -> 
     assert allocated(program(small), "gradient.layer 0") == [2 * 1024] * 2
 
 
+def test_gradients_that_no_matmul_adds_stay_until_their_layer_is_through(small: Small) -> None:
+    settings = ("training.megatron.gradient_accumulation_fusion=false", "parallel.ep=2")
+    lowered = lower(small("mixture", WAY, *settings))
+    # A rank has 8 of 16 experts: gate and up 2 x 512 x 1,024 each, down 512 x 1,024.
+    experts = [task for task in lowered.tasks if task.phase == "backward" and task.name.startswith("experts")]
+    made = [a for task in experts for a in task.allocates if a.key.startswith("gradient.layer 3.")]
+    assert sum(float(a.bytes) for a in made) == 2 * 8 * 3 * 512 * 1024
+    (behind,) = {n for n, t in enumerate(lowered.tasks) for a in made if a.key in t.releases}
+    assert lowered.tasks[behind + 1].name.startswith("reduce-scatter layer 3")
+
+
+def test_a_gather_waits_for_compute_and_not_for_the_reduction_before_it(small: Small) -> None:
+    tasks = program(small).tasks
+    gathers = [number for number, task in enumerate(tasks) if task.name.startswith("all-gather layer")]
+    reductions = [number for number, task in enumerate(tasks) if task.stream == "fsdp_reduce"]
+    assert reductions[0] < gathers[-1]
+    for number in gathers:
+        assert not set(tasks[number].deps) & set(reductions)
+        compute = [n for n, task in enumerate(tasks[:number]) if task.stream == "compute"]
+        assert not compute or compute[-1] in tasks[number].deps
+
+
+def test_a_batch_is_broadcast_and_its_mask_counted_as_by_megatron(small: Small) -> None:
+    split = ("parallel={tp: 2, dp_shard: 8}", "training.megatron.attention_mask=true")
+    batch = assemble_job(*small("dense", WAY, *split)).batch
+    assert batch.broadcast
+    assert batch.mask
+    assert not assemble_job(*small("dense", split[0])).batch.broadcast
+
+
 def test_shards_in_bf16_and_their_gradients_stay_beside_master_weights(small: Small) -> None:
     held = {a.key: float(a.bytes) for a in program(small).resident}
     assert held["resident.parameters"] == 2 * PARAMETERS / 16
@@ -87,6 +117,7 @@ def test_master_weights_are_narrowed_and_gradients_emptied_behind_the_update(sma
         (("training.zero=1",), "zero 1 shards no parameters; allowed: fsdp2, or zero 3"),
         (("training.execution=eager",), "known with fused alone (Transformer Engine)"),
         (("parallel={pp: 2, dp_shard: 8}",), "with pp(2); known without pipeline stages alone: pp 1"),
+        (("training.megatron.overlap_grad_reduce=true",), "Megatron-FSDP reduces and gathers beside compute anyway"),
         (("training.fsdp.made=whole",), "training.fsdp.made: is FSDP2's"),
     ],
 )

@@ -77,7 +77,6 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         *attention_problems(scenario, architecture, cluster.accelerator),
         *_transfer_problems(scenario, architecture, cluster),
         *graph_problems(scenario, architecture, cluster.accelerator),
-        *_accumulation_problems(scenario, architecture),
         *_router_problems(scenario, architecture),
         *_dispatch_problems(scenario),
         *transformer_engine_problems(scenario.training),
@@ -115,7 +114,7 @@ def assemble_job(scenario: Scenario, folder: Path, *, folded: bool = True) -> Jo
         distributed_optimizer=_distributed_optimizer(training),
         batch=_batch(training),
         reduce_bytes=_reduce_bytes(training),
-        megatron_fsdp=training.zero == 3 and training.fsdp.implementation == "megatron",
+        megatron_fsdp=training.megatron_fsdp,
         reshard_after_forward=bool(training.fsdp.reshard_after_forward),
         made_whole=training.fsdp.made == "whole",
         prefetch=training.fsdp.prefetch,
@@ -169,14 +168,6 @@ def _workload(scenario: Scenario) -> Workload:
 def _transfer_problems(scenario: Scenario, architecture: Architecture, cluster: Cluster) -> Iterator[str]:
     yield from exchange_problems(scenario, architecture, cluster)
     yield from tensor_overlap_problems(scenario, architecture, cluster)
-
-
-def _accumulation_problems(scenario: Scenario, architecture: Architecture) -> Iterator[str]:
-    if not scenario.training.megatron.gradient_accumulation_fusion and any(True for _ in architecture.moe_layers()):
-        yield (
-            "training.megatron.gradient_accumulation_fusion: tensors of experts' gradients beside the buffer are not "
-            "simulated; allowed with experts: true"
-        )
 
 
 def _dispatch_problems(scenario: Scenario) -> Iterator[str]:
@@ -298,7 +289,7 @@ def _distributed_optimizer(training: Training) -> DistributedOptimizer:
 
 def _batch(training: Training) -> BatchWay:
     """Megatron-LM's; elsewhere every rank reads its own, without a mask."""
-    asked, megatron = training.megatron, training.zero == 1
+    asked, megatron = training.megatron, training.megatron_sharding
     return BatchWay(broadcast=megatron and asked.broadcast_batch, mask=megatron and asked.attention_mask)
 
 

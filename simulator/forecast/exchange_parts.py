@@ -21,6 +21,6 @@ def exchange_part_problems(scenario: Scenario) -> Iterator[str]:
     if training.overlap_exchanges:
         yield f"{where}, and exchanges run beside the other pass already; allowed: 1, or overlap_exchanges false"
     if training.megatron_stack:
-        yield f"{where}, and Megatron-LM sends rows whole; allowed: 1, another execution, or zero other than 1"
+        yield f"{where}, and Megatron-LM sends rows whole; allowed: 1, another execution, or zero 2 or FSDP2"
     if training.offload.activations or training.swap != Swap():
         yield f"{where}, and copies of activations beside parts are not simulated; allowed: no offload, no swap"

@@ -351,7 +351,7 @@ class Training(Section):
         description=(
             "Matmuls of a rank's experts. grouped: one kernel; per_expert: one each, launched in a library's loop; "
             "fused: one kernel with the activation and the casts behind it (Transformer Engine's grouped MLP, mxfp8). "
-            "Absent: per_expert with fused execution under zero 1 (Transformer Engine), grouped elsewhere."
+            "Absent: per_expert with fused execution under zero 1 or Megatron-FSDP (Transformer Engine), else grouped."
         ),
     )
     dispatch_fusion: bool = Field(
@@ -365,7 +365,7 @@ class Training(Section):
         False,
         description=(
             "Choice of experts and balancing loss in Transformer Engine's kernels (Megatron-LM's moe_router_fusion), "
-            "with fused execution under zero 1."
+            "with fused execution under zero 1 or Megatron-FSDP."
         ),
     )
     cuda_graphs: tuple[Literal["attn", "mlp", "moe_router", "moe_preprocess", "full_iteration"], ...] = Field(
@@ -380,10 +380,19 @@ class Training(Section):
     dropout: bool = Field(False, description="Dropout in attention, of the embedding and of sub-layers' results.")
 
     @property
+    def megatron_fsdp(self) -> bool:
+        """Whether parameters are sharded by Megatron-FSDP."""
+        return self.zero == 3 and self.fsdp.implementation == "megatron"
+
+    @property
+    def megatron_sharding(self) -> bool:
+        """Whether data parallelism is Megatron-LM's: its distributed optimizer, or Megatron-FSDP."""
+        return self.fsdp.is_megatron(self.zero)
+
+    @property
     def megatron_stack(self) -> bool:
         """Whether layers are Megatron-LM's on Transformer Engine."""
-        sharded = self.zero == 1 or (self.zero == 3 and self.fsdp.implementation == "megatron")
-        return self.execution == "fused" and sharded
+        return self.execution == "fused" and self.megatron_sharding
 
 
 class Campaign(Section):

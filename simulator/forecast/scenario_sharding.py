@@ -47,6 +47,10 @@ class Fsdp(Section):
     )
     reduce_dtype: Literal["fp32", "bf16"] = Field("fp32", description="Format in which gradients are summed.")
 
+    def is_megatron(self, zero: int) -> bool:
+        """Whether *zero* is Megatron-LM's: its distributed optimizer, or Megatron-FSDP."""
+        return zero == 1 or (zero == 3 and self.implementation == "megatron")
+
 
 class Ddp(Section):
     """DistributedDataParallel (zero: 0); PyTorch's own defaults."""
@@ -65,7 +69,7 @@ class DeepSpeed(Section):
 
 
 class Megatron(Section):
-    """Megatron-LM's distributed optimizer (zero: 1); its own defaults."""
+    """Megatron-LM's distributed optimizer (zero: 1), and what of it Megatron-FSDP has too; its own defaults."""
 
     overlap_grad_reduce: bool = Field(
         False, description="Gradients are reduced in buckets beside the backward pass of the last micro-batch."

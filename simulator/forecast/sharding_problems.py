@@ -15,7 +15,8 @@ def sharding_problems(scenario: Scenario) -> Iterator[str]:
     """All problems, each beginning with the path of the value."""
     training, zero = scenario.training, scenario.training.zero
     for name, stages in _SETTINGS.items():
-        if name in training.model_fields_set and zero not in stages:
+        known = zero in stages or (name == "megatron" and training.megatron_fsdp)
+        if name in training.model_fields_set and not known:
             allowed = " or ".join(map(str, stages))
             yield f"training.{name}: zero {zero} has no such settings; leave it out, or zero {allowed}"
     yield from _megatron(training)
@@ -69,6 +70,8 @@ def _megatron_fsdp(scenario: Scenario) -> Iterator[str]:
     set_apart = sorted(asked.model_fields_set & {"reshard_after_forward", "made", "micro_batches_per_gather"})
     for name in set_apart:
         yield f"training.fsdp.{name}: is FSDP2's, and training.fsdp.implementation is megatron; leave it out"
+    for name in sorted(training.megatron.model_fields_set & {"overlap_grad_reduce", "overlap_param_gather"}):
+        yield f"training.megatron.{name}: Megatron-FSDP reduces and gathers beside compute anyway; leave it out"
     if training.offload.optimizer or training.offload.parameters:
         yield f"{where} with training.offload, which is not known of it; leave one out"
 

@@ -76,7 +76,7 @@ def settings_of(split: Split, training: Training) -> dict[str, Any]:
     """Values by path that make a scenario with *training* one of *split*: rows go whole where parts cannot, and
     transfers among tp ranks run alone where there are none to run beside products.
     """
-    megatron = training.execution == "fused" and split.zero == 1
+    megatron = training.execution == "fused" and training.fsdp.is_megatron(split.zero)
     whole = split.ep == 1 or split.etp > 1 or split.overlap != NO_OVERLAP or megatron
     alone = split.tp == 1 or not knows_overlap(training.execution, split.zero)
     return (

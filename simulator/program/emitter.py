@@ -46,6 +46,12 @@ class Emitter:
         """Position of the task written last."""
         return len(self.tasks) - 1
 
+    @property
+    def computed(self) -> tuple[int, ...]:
+        """What a stream waits for that catches up with compute: its last task, and what the next one will wait for."""
+        last = next((n for n in range(self.last, -1, -1) if self.tasks[n].stream == COMPUTE), None)
+        return self._awaited if last is None else (last, *self._awaited)
+
     @contextmanager
     def at(self, *, phase: str, layer: int = -1) -> Iterator[None]:
         """Write what follows as part of *phase* and *layer*."""

@@ -4,7 +4,7 @@ The matmul of a linear layer's gradient adds into the buffer itself (gradient ac
 Autograd still wants a tensor: Transformer Engine hands it one that nobody reads and keeps it for later, one for every
 shape of weight (`get_dummy_wgrad`); Megatron's own output layer makes one each time. Every other gradient, the
 embedding's, norms' and biases', is a bf16 tensor first, which a hook on its weight adds into the buffer in a kernel of
-its own.
+its own. Each expert's matrix is a weight of its own to a hook; those of experts without rows take no time here.
 
 The joined product of q, k and v puts each group's heads side by side. So q is copied out of it where a group has
 several heads, v because Transformer Engine wants it laid out as k is behind its rotation, and the three gradients are
@@ -34,24 +34,36 @@ def hooked_weights(operator: Operator, *, fused: bool = True) -> tuple[str, ...]
     Biases of routed experts are left out: Transformer Engine sums their rows as part of its grouped products.
     """
     if operator.rows == "routed":
-        return ()
+        return () if fused else tuple(name for name in operator.weights if not name.endswith("bias"))
     apart = not fused or not _has_matmul(operator)
     return tuple(name for name in operator.weights if apart or name.endswith("bias"))
 
 
-def with_hooks(operator: Operator, elements: Mapping[str, int], reduce_bytes: int, *, fused: bool = True) -> Operator:
-    """*operator* with a kernel behind its gradients for each weight that is hooked.
+def with_hooks(
+    operator: Operator,
+    elements: Mapping[str, int],
+    reduce_bytes: int,
+    *,
+    fused: bool = True,
+    adds: bool = True,
+    experts: int = 1,
+) -> Operator:
+    """*operator* with a kernel behind its gradients for each weight that is hooked, of each of the rank's *experts*.
 
-    *elements*: those of each weight on the rank. The kernel reads the gradient, reads the buffer and writes it. Weights
-    of products that run as one are one tensor, and so are their biases.
+    *elements*: those of each weight on the rank. The kernel reads the gradient, reads the buffer if it *adds* to that,
+    and writes it. Weights of products that run as one are one tensor, and so are their biases.
     """
-    hooked = hooked_weights(operator, fused=fused)
+    hooked, passed = hooked_weights(operator, fused=fused), COMPUTE_BYTES + (2 if adds else 1) * reduce_bytes
+    if operator.rows == "routed":
+        total = sum(elements.get(name, 0) for name in hooked)
+        one = Kernel("elementwise", 0.0, 0.0, fixed_bytes=float(total / experts * passed), launches=experts)
+        return replace(operator, backward_weight=(*operator.backward_weight, one)) if total else operator
     sizes = [elements.get(name, 0) for name in hooked]
     if _has_matmul(operator):
         biases = sum(elements.get(name, 0) for name in hooked if name.endswith("bias"))
         sizes = [sum(sizes) - biases, biases]
-    adds = tuple(Kernel("elementwise", n, float(n * (COMPUTE_BYTES + 2 * reduce_bytes))) for n in sizes if n)
-    return replace(operator, backward_weight=operator.backward_weight + adds)
+    added = tuple(Kernel("elementwise", n, float(n * passed)) for n in sizes if n)
+    return replace(operator, backward_weight=operator.backward_weight + added)
 
 
 def with_split(operators: Iterable[Operator], attention: GroupedAttention, workload: Workload) -> Iterator[Operator]:

@@ -43,7 +43,7 @@ class MegatronFsdp(Fsdp):
     def _gather(self, unit: Unit, *, ahead: bool) -> None:  # noqa: ARG002 - both begin where they are issued
         """Into the bucket that the parameters are views of, behind the compute that was issued before."""
         self._gathers[unit.name] = {}
-        ready = (self._emitter.last,) if self._emitter.tasks else ()
+        ready = self._emitter.computed
         for group in self._copied(unit):
             size = float(group.gathered_bytes)
             transfer = self._ring("all_gather", group.axis, size)
@@ -61,7 +61,7 @@ class MegatronFsdp(Fsdp):
             self._emitter.await_(position)
 
     def gradients(self, unit: Unit, weights: tuple[str, ...]) -> list[Allocation]:
-        """The bucket of each group that has none yet, and tensors for a moment."""
+        """The bucket of each group that has none yet, and tensors of the gradients that hooks copy."""
         taken: list[Allocation] = []
         for name in weights:
             group, elements = unit.trained[name]
@@ -70,18 +70,26 @@ class MegatronFsdp(Fsdp):
                 padded = next(one.trained_shard * one.ranks for one in unit.groups if one.name == group)
                 taken.append(allocation(key, "gradients", float(padded * self._reduce_bytes)))
             if elements and name in self._made_first:
-                made = f"gradient.{unit.name}.{name}"
-                taken.append(allocation(made, "workspace", float(elements * COMPUTE_BYTES)))
+                taken.append(self._made_gradient(f"gradient.{unit.name}.{name}", group, elements))
         return taken
+
+    def _made_gradient(self, key: str, group: str, elements: int) -> Allocation:
+        """A tensor that is there until its layer's hook has copied it; what adds to one, for a moment."""
+        size = float(elements * COMPUTE_BYTES)
+        if self._emitter.holds(key):
+            return allocation(f"{key} again", "workspace", size)
+        self._made.setdefault(group, []).append(key)
+        return allocation(key, "gradients", size)
 
     def _reduce_group(self, group: ShardGroup) -> None:
         padded = group.trained_shard * group.ranks
+        self._emitter.release(*self._made.pop(group.name, []))
         while self._pending and sum(each for *_, each in self._pending) + padded > self._most_pending:
             self._settle()
         if self._reduce_bytes != FP32_BYTES:
             scaled = Kernel("elementwise", 0.0, float(2 * padded * self._reduce_bytes))
             self._emitter.compute(f"scale {group.name}", "elementwise", self._costs.price(scaled))
-        position = self._emitter.last
+        ready, position = self._emitter.computed, self._emitter.last
         share = float(group.trained_shard * self._reduce_bytes)
         steps: tuple[tuple[Operation, str, float], ...] = (
             ("reduce_scatter", group.axis, float(padded * self._reduce_bytes)),
@@ -92,9 +100,8 @@ class MegatronFsdp(Fsdp):
             transfer = self._ring(operation, axis, moved)
             if transfer is not None:
                 name = f"{operation.replace('_', '-')} {group.name}"
-                position = self._emitter.transfer(
-                    name, REDUCE, operation, transfer, deps=(position,), allocates=reduced
-                )
+                position = self._emitter.transfer(name, REDUCE, operation, transfer, deps=ready, allocates=reduced)
+                ready = (position,)
                 self._emitter.release(*(item.key for item in reduced))
                 reduced = []
         self._pending.append((position, _bucket(group.name), padded))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 
 from simulator.engine.task import Allocation
@@ -221,5 +221,12 @@ class StageOperators:
         if not self._hooked:
             return operators
         elements = {name: count for name, (_, count) in unit.trained.items()}
-        reduce_bytes, fused = self._job.reduce_bytes, self._fused
-        return tuple(with_hooks(operator, elements, reduce_bytes, fused=fused) for operator in operators)
+        hooks = partial(
+            with_hooks,
+            elements=elements,
+            reduce_bytes=self._job.reduce_bytes,
+            fused=self._fused,
+            adds=not self._job.megatron_fsdp,
+            experts=self._job.expert_slots or 1,
+        )
+        return tuple(map(hooks, operators))

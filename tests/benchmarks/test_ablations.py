@@ -17,11 +17,11 @@ MARGIN = 0.03
 ABLATIONS = Path(__file__).parents[1] / "ablations"
 LAYOUTS = {
     "modelzoo": {
-        "fsdp-tp2-ep8-b4": 0.185,
-        "tp2-ep32-pp8-vpp4": 0.070,
-        "tp2-ep32-pp8-vpp4-overlap": -0.019,
-        "tp2-ep8-pp32-vpp3": -0.192,
-        "tp4-ep8-pp8-vpp4": -0.019,
+        "fsdp-tp2-ep8-b4": 0.215,
+        "tp2-ep32-pp8-vpp4": 0.100,
+        "tp2-ep32-pp8-vpp4-overlap": -0.024,
+        "tp2-ep8-pp32-vpp3": -0.178,
+        "tp4-ep8-pp8-vpp4": -0.113,
     },
     "xtuner": {"tp2-ep32-pp8-vpp4": -0.210, "tp2-ep8-pp8": -0.272, "tp2-ep8-pp32-vpp3": -0.114},
 }
