@@ -40,14 +40,15 @@ def cached(
 def prefill_attention(iteration: Iteration, shape: AttentionShape, pairs: list[int], cache_bytes: float) -> Operator:
     """One flash kernel over *pairs* of each prompt's chunk, which reads *cache_bytes* of earlier keys and values.
 
-    Its length is what a causal square of as many rows would have: 2 pairs / rows.
+    Its length is what a causal square of as many rows would have, 2 pairs / rows, and at most that of all keys.
     """
     tokens, width = iteration.prefill_tokens, shape.query + shape.key + shape.value + shape.output
+    keys = sum(chunk.new_tokens * (chunk.cached_tokens + chunk.new_tokens) for chunk in iteration.prefill)
     kernel = Kernel(
         "attention",
         2.0 * shape.heads * (shape.qk_dim + shape.v_dim) * sum(pairs),
         2.0 * tokens * width + cache_bytes,
-        (shape.heads, shape.qk_dim, max(1, round(2 * sum(pairs) / tokens))),
+        (shape.heads, shape.qk_dim, max(1, round(min(2 * sum(pairs), keys) / tokens))),
     )
     return Operator("attention", (kernel,), output_bytes=2.0 * tokens * shape.output)
 

@@ -25,6 +25,7 @@ from simulator.program.network import Network, Transfer
 from simulator.program.serving.deployment import Deployment
 from simulator.program.serving.expert_rows import ExpertRows, expert_rows, routed_s
 from simulator.program.serving.small_all_reduce import small_all_reduce_s
+from simulator.program.serving.split_keys import split_keys
 from simulator.program.serving.timing import PartName, Step
 from simulator.routing.table import FloatArray
 
@@ -45,6 +46,8 @@ class _Pass:
     """One iteration on its way through layers that are alike."""
 
     tokens: int
+    prompt_tokens: int
+    """Of them, those of prompts."""
     way: Way
     way_name: str
     gap_s: float
@@ -107,14 +110,14 @@ class LayerSteps:
     def _pass(self, layers: list[Layer], iteration: Iteration, *, graph: bool) -> _Pass:
         deployment, part = self._deployment, layers[0].feed_forward
         name = deployment.prefill_exchange if iteration.prefill else deployment.decode_exchange
-        way, gap_s, tokens = exchanges()[name], self.gap_s(graph=graph), iteration.tokens
+        way, gap_s, tokens = exchanges()[name], self.gap_s(graph=graph), (iteration.tokens, iteration.prefill_tokens)
         if not isinstance(part, MixtureOfExperts) or deployment.popularity is None:
-            return _Pass(tokens, way, name, gap_s, None, None, (), {})
+            return _Pass(*tokens, way, name, gap_s, None, None, (), {})
         numbers = tuple(self._numbers[layer.index] for layer in layers)
-        of_group = tokens * deployment.expert_ranks / deployment.mesh.tp
+        of_group = iteration.tokens * deployment.expert_ranks / deployment.mesh.tp
         load = expert_rows(deployment.popularity[list(numbers)], of_group, part.top_k)
         hottest = dict(zip(numbers, load.of_ranks.max(axis=1).tolist(), strict=True))
-        return _Pass(tokens, way, name, gap_s, load, part, numbers, hottest)
+        return _Pass(*tokens, way, name, gap_s, load, part, numbers, hottest)
 
     def _steps(self, served: Served, this: _Pass, layers: int) -> list[list[Step]]:
         operator = self._left_of(served.operator, this.way)
@@ -124,7 +127,19 @@ class LayerSteps:
             return [list(self._exchanged(operator, this, number)) for number in this.popularity]
         if operator.rows == "routed" and this.load is not None:
             return self._routed(operator, PARTS[served.part], this, this.load)
-        return [list(self._plain(operator, PARTS[served.part], this.gap_s))] * layers
+        steps = list(self._plain(operator, PARTS[served.part], this.gap_s))
+        return [self._faster(steps, operator, this)] * layers
+
+    def _faster(self, steps: list[Step], operator: Operator, this: _Pass) -> list[Step]:
+        """*steps* of *operator*, or where it is attention of prompts that takes less with keys split, those."""
+        units = self._accelerator.sheet.sm_count
+        if operator.name != "attention" or units is None:
+            return steps
+        split = split_keys(operator.forward[0], this.prompt_tokens, round(units.value))
+        if split is None:
+            return steps
+        bounds = self.of_operators(tuple(replace(operator, forward=(one,)) for one in split), "attention_s", this.gap_s)
+        return [min(steps[0], max(bounds, key=_seconds), key=_seconds)]
 
     def _left_of(self, operator: Operator, way: Way) -> Operator | None:
         """What of *operator* is not part of the exchange's own kernels."""
@@ -221,6 +236,10 @@ class LayerSteps:
             choice, domain = deployment.choice(part), deployment.cluster.scale_up_domain
             self._wires[key] = wire_rows(rows, deployment.mesh, this.way_name, choice, domain)
         return self._wires[key]
+
+
+def _seconds(step: Step) -> float:
+    return step.seconds
 
 
 def _step(transfer: Transfer | None) -> Step:
