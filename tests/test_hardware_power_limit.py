@@ -82,6 +82,20 @@ def test_products_on_an_h100_that_is_limited_to_500_w(m, k, n, dtype, measured_s
     assert product_s(H100_500W, m, k, n, dtype) == pytest.approx(measured_s, rel=0.09)
 
 
+def test_the_share_of_bf16_at_500_w_is_the_mean_of_what_five_products_ask_for():
+    products = [
+        (8192, 8192, 8192, 1.879e-3),
+        (65536, 7168, 8192, 13.383e-3),
+        (65536, 8192, 3584, 7.044e-3),
+        (16384, 8192, 7168, 3.57e-3),
+        (16384, 3584, 8192, 1.59e-3),
+    ]
+    share, start_s = 0.62, 2.5e-6
+    asked = [share * (product_s(H100_500W, m, k, n) - start_s) / (t - start_s) for m, k, n, t in products]
+    assert asked == pytest.approx([0.641, 0.616, 0.587, 0.586, 0.672], abs=0.0006)
+    assert sum(asked) / len(asked) == pytest.approx(share, abs=0.0005)
+
+
 LLAMA_70B = [(16384, 8192, 1280), (16384, 1024, 8192), (16384, 8192, 7168), (16384, 3584, 8192), (8192, 8192, 8192)]
 """m, n, k of the products that SemiAnalysis timed (2024-12-22)."""
 

@@ -90,6 +90,16 @@ def test_a_dense_part_runs_again_to_the_end_before_its_backward_pass(small: Smal
     assert before - kept_of_a_layer(small, "dense", "{modules: [mlp]}", ZERO1) == 2 + 1024 + 3 * 4096
 
 
+@pytest.mark.parametrize("execution", ["eager", "compiled", "fused"])
+def test_megatrons_checkpoint_runs_to_its_end_and_pytorchs_does_not(small: Small, execution: str) -> None:
+    megatron, pytorch = (
+        {task.name for task in again(program(small, "dense", "full", zero, f"training.execution={execution}"), 2)}
+        for zero in (ZERO1, "training.zero=3")
+    )
+    assert "down" in megatron
+    assert "down" not in pytorch
+
+
 def test_a_discarded_result_is_copied_back(small: Small) -> None:
     lowered = program(small, "latent", "{modules: [mla_up_proj]}", ZERO1)
     names = [task.name for task in again(lowered, 1)]

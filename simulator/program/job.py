@@ -128,8 +128,9 @@ class Job:
 
     @property
     def stack(self) -> Stack:
-        """What decides how its layers run again."""
-        return Stack(not self.workload.megatron, self.workload.execution == "compiled", self.mesh.ep > 1)
+        """What decides how its layers run again: Megatron-LM's way under its optimizer, whoever runs their operators."""
+        megatron = self.zero == 1 or self.megatron_fsdp
+        return Stack(not megatron, self.workload.execution == "compiled", self.mesh.ep > 1)
 
     @property
     def own_architecture(self) -> Architecture:
