@@ -128,7 +128,7 @@ class Job:
 
     @property
     def stack(self) -> Stack:
-        """What decides how its layers run again: Megatron-LM's way under its optimizer, whoever runs their operators."""
+        """What decides how its layers run again: Megatron-LM's way under its optimizer, whoever runs operators."""
         megatron = self.zero == 1 or self.megatron_fsdp
         return Stack(not megatron, self.workload.execution == "compiled", self.mesh.ep > 1)
 
