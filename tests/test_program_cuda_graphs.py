@@ -84,14 +84,26 @@ def test_all_passes_in_one_graph_cost_the_host_one_launch_and_no_wait(small: Sma
     assert not any(task.blocks_host for task in passes)
     assert any(task.blocks_host for task in plain.tasks)
     assert sum(task.host_ns for task in others) == sum(t.host_ns for t in plain.tasks if t.phase == "optimizer") > 0
+    assert [np.max(t.duration_ns) for t in others if t.stream == "compute"] == [
+        np.max(t.duration_ns) for t in plain.tasks if t.phase == "optimizer" and t.stream == "compute"
+    ]
     one, before = (next(t for t in p.tasks if t.name == "attention" and t.phase == "forward") for p in (program, plain))
     # One kernel, 0.12 us behind the one before instead of 2.
     assert np.max(before.duration_ns) - np.max(one.duration_ns) == 1880
 
 
+def test_a_stage_that_first_receives_launches_its_graph_as_well(small: Small) -> None:
+    job = assemble_job(*small("mixture", *FUSED, *ITERATION, "parallel={pp: 2, dp_shard: 8, ep: 8}"))
+    for stage in TrainingStep(job).programs(2):
+        passes = [task for task in stage.tasks if task.phase != "optimizer"]
+        assert [task.host_ns for task in passes if task.host_ns] == [48_000]
+        assert passes[0].host_ns == 48_000
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        (("training.zero=2", "training.offload.optimizer=1"), "known of Megatron-LM's distributed optimizer alone"),
         (("training.exchange=all_to_all",), "whose host reads numbers of rows; allowed: deduplicated, hierarchical"),
         (("training.grouped_gemm=per_expert",), "add grouped_gemm: grouped, or fused"),
         (("training.cuda_graphs=[attn, full_iteration]",), "with parts of layers, which it holds"),

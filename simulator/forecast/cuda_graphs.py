@@ -46,6 +46,8 @@ def _iteration_problems(scenario: Scenario, architecture: Architecture) -> Itera
     if FULL_ITERATION not in asked:
         return
     where = f"{_WHERE}: found {FULL_ITERATION}"
+    if training.zero != 1:
+        yield f"{where} with zero {training.zero}; known of Megatron-LM's distributed optimizer alone: zero 1"
     if len(asked) > 1:
         yield f"{where} with parts of layers, which it holds; leave them out"
     if training.images is not None or training.sequences is not None:

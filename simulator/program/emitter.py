@@ -38,6 +38,7 @@ class Emitter:
         self._looped_launch_ns = looped_launch_ns
         self._pace = pace
         self._captured = captured
+        self._launched = False
         self._awaited: tuple[int, ...] = ()
         self._held: dict[str, None] = {}
 
@@ -99,7 +100,7 @@ class Emitter:
             kind,
             transfer.duration_ns,
             deps=deps,
-            host_ns=0 if self._in_graph else launches * self._launch_ns,
+            host_ns=self._in_graph_ns() if self._in_graph else launches * self._launch_ns,
             collective=transfer.collective,
             grade=transfer.grade,
             algorithms=transfer.algorithms,
@@ -165,8 +166,13 @@ class Emitter:
 
     def _host_ns(self, priced: Priced) -> int:
         if self._in_graph:
-            return 0 if self.tasks else self._launch_ns
+            return self._in_graph_ns()
         return priced.launches * self._launch_ns + priced.looped * self._looped_launch_ns
+
+    def _in_graph_ns(self) -> int:
+        """The graph's launch, with the first of its tasks."""
+        launched, self._launched = self._launched, True
+        return 0 if launched else self._launch_ns
 
     def _write(self, task: Task, allocates: Iterable[Allocation]) -> int:
         task.phase, task.layer, task.micro_batch = self.phase, self.layer, self.micro_batch

@@ -42,11 +42,13 @@ class TrainingStep:
 
     def __init__(self, job: Job, like: TrainingStep | None = None) -> None:
         self.job = job
-        costs = Costs(job.cluster.accelerator, job.workload.execution, per_expert=job.per_expert, captured=job.captured)
+        priced = partial(Costs, job.cluster.accelerator, job.workload.execution, per_expert=job.per_expert)
+        plain = priced()
+        costs = priced(captured=True) if job.captured else plain
         self.stages = job.mesh.pp
         alike: Sequence[StageLowering | None] = [None] * job.mesh.pp if like is None else like.lowered
         self.lowered: list[StageLowering] = [
-            StageLowering(job, costs, number, known) for number, known in enumerate(alike)
+            StageLowering(job, costs, plain, number, known) for number, known in enumerate(alike)
         ]
         self._written: dict[int, tuple[StageProgram, ...]] = {}
 
@@ -83,11 +85,15 @@ def unlike(job: Job) -> int:
 
 
 class StageLowering:
-    """Lowers one pipeline stage, with prices of what is *like* it."""
+    """Lowers one pipeline stage, with prices of what is *like* it.
 
-    def __init__(self, job: Job, costs: Costs, number: int, like: StageLowering | None) -> None:
+    *costs* are of passes, *update_costs* of what is done to gradients and parameters, which no graph holds.
+    """
+
+    def __init__(self, job: Job, costs: Costs, update_costs: Costs, number: int, like: StageLowering | None) -> None:
         self._job = job
         self._costs = costs
+        self._update_costs = update_costs
         self._number = number
         levels = [level.size for level in job.cluster.levels]
         self._network = Network(job.cluster, Placement(job.mesh, job.folding, levels, number), job.mesh)
@@ -119,7 +125,7 @@ class StageLowering:
         sharding = data_parallel(
             job,
             emitter,
-            self._costs,
+            self._update_costs,
             self._network,
             self._layout,
             self._operators,
@@ -193,7 +199,7 @@ class StageLowering:
         """Write the update, on the card and behind it on the host's cores."""
         job, layout, way = self._job, self._layout, self._job.offload.drives
         if layout.on_card.tensors or not layout.on_host.tensors:
-            update = Update(emitter, self._costs, self._network, job.optimizer, layout.on_card)
+            update = Update(emitter, self._update_costs, self._network, job.optimizer, layout.on_card)
             rules()[job.optimizer.name].write(update)
         if self._drives is not None and way is not None and layout.on_host.tensors:
             DriveUpdate(job, emitter, self._host, self._drives, way, layout.on_host.tensors).write()
