@@ -111,6 +111,27 @@ def test_master_weights_are_narrowed_and_gradients_emptied_behind_the_update(sma
     assert [task.name for task in program(small).tasks][-2:] == ["copy parameters", "zero gradients"]
 
 
+def test_the_norm_of_gradients_is_bounded_in_the_format_of_the_weights(small: Small) -> None:
+    lowered = program(small)
+    names = [task.name for task in lowered.tasks if task.phase == "optimizer"]
+    assert names[:2] == ["gradient norm", "clip gradients"]
+    beside = lower(small("dense", "training.zero=1"))
+    for name in names[:2]:
+        assert named(lowered, name)[0].duration_ns == named(beside, name)[0].duration_ns
+    bf16 = [task.name for task in program(small, "training.fsdp.reduce_dtype=bf16").tasks if task.phase == "optimizer"]
+    assert bf16[:3] == ["widen gradients", "gradient norm", "clip gradients"]
+
+
+def test_what_is_gathered_in_fp8_is_kept_so_and_its_scales_are_found_behind_the_update(small: Small) -> None:
+    lowered = program(small, "training.float8={recipe: tensorwise, all_gather: true}")
+    matrices = 4 * (LAYER - 2 * 1024)
+    (kept,) = [float(a.bytes) for a in lowered.resident if a.key == "resident.parameters"]
+    assert kept == (2 * PARAMETERS - matrices) / 16
+    names = [task.name for task in lowered.tasks]
+    assert names[-4:] == ["scales of weights", "scales", "copy parameters", "zero gradients"]
+    assert [task.kind for task in named(lowered, "scales")] == ["reduction", "all_reduce"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [

@@ -112,6 +112,7 @@ def data_parallel(
             offload=job.offload,
             micro_batches=micro_batches,
         )
+    scaled = [share.shard for group in layout.groups for share in group.trained if share.width == 1]
     if job.megatron_fsdp:
         return MegatronFsdp(
             emitter,
@@ -119,10 +120,10 @@ def data_parallel(
             network,
             stored_bytes=job.shard_bytes,
             reduce_bytes=job.reduce_bytes,
+            scaled_shards=scaled,
             layout=layout,
             made=operators.made_gradients(),
         )
-    scaled = [share.shard for group in layout.groups for share in group.trained if share.width == 1]
     fully_sharded = PipelinedFsdp if job.pipeline.stages > 1 else Fsdp
     return fully_sharded(
         emitter,

@@ -248,6 +248,10 @@ class Fsdp:
         """Free the sharded gradients (zero_grad), and find the scales with which shards are cast to be gathered."""
         self._emitter.release(*self._kept)
         self._kept = []
+        self._find_scales()
+
+    def _find_scales(self) -> None:
+        """One pass over the shards that are cast to fp8, and one all-reduce of their largest values."""
         if not self._scaled_shards:
             return
         launches = max(1, len(self._scaled_shards) // TENSORS_PER_KERNEL)

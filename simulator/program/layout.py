@@ -69,6 +69,11 @@ class Layout:
         units = (*self.layers, self.root, *((self.vision,) if self.vision else ()))
         return tuple(group for unit in units for group in unit.groups)
 
+    @property
+    def trained_tensors(self) -> int:
+        """Tensors that are trained."""
+        return sum(len(group.trained) for group in self.groups)
+
 
 def lay_out(job: Job, stage: int) -> Layout:
     """Group the weights of *stage* as `fully_shard` on each layer, its experts and the root does."""
@@ -284,11 +289,12 @@ def _in_model_order(groups: Iterable[ShardGroup]) -> list[Share]:
 
 
 def _megatron_shards(job: Job, groups: tuple[ShardGroup, ...]) -> dict[tuple[str, str], list[float]]:
-    """Flat shards of parameters in bf16 and of gradients, beside master weights."""
+    """Flat shards of parameters, as they are gathered, and of gradients, beside master weights."""
     frozen, trained = [sum(getattr(group, name) for group in groups) for name in ("frozen_shard", "trained_shard")]
     master = job.optimizer.stored_bytes if job.optimizer.stored_bytes != COMPUTE_BYTES else 0
+    gathered = sum(share.shard * share.width for group in groups for share in group.trained)
     return {
-        ("parameters", "parameters"): [float(frozen * job.frozen_bytes + trained * COMPUTE_BYTES)],
+        ("parameters", "parameters"): [float(frozen * job.frozen_bytes + gathered)],
         ("gradients", "gradients"): [float(trained * job.reduce_bytes)],
         ("master weights", "optimizer"): [float(trained * master)],
     }

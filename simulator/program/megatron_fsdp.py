@@ -7,8 +7,10 @@ Matmuls write gradients of weights into a bucket in the format of the reduction 
 as it is summed where that is fp32, else in a pass before; hooks copy the few others there. A reduction waits for no
 other until 10^9 elements, or those of two layers, are under way. Its result is added to a shard that stays.
 
-FSDP2 keeps shards in the format of the optimizer alone; here fp32 master weights are beside the bf16 shards and are
-narrowed into them behind the update. What adds the shard's share up, 1 / ranks of a layer, takes no time here.
+FSDP2 keeps shards in the format of the optimizer alone; here fp32 master weights are beside the shards, which are kept
+as they are gathered, in bf16 or fp8, and into which they are narrowed behind the update, with scales found as under
+FSDP2. Before it the norm of gradients is bounded. No pass looks for NaN (`check_nans` is off). What adds the shard's
+share up, 1 / ranks of a layer, takes no time here.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from simulator.model.operator import Kernel
 from simulator.parallel.sharding import ShardGroup
 from simulator.program.emitter import allocation
 from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE, Fsdp
+from simulator.program.gradient_norm import bound_norm, format_of
 from simulator.program.layout import Layout
 from simulator.program.unit import Unit
 
@@ -120,16 +123,35 @@ class MegatronFsdp(Fsdp):
         while self._pending:
             self._settle()
 
+    def before_update(self) -> None:
+        """Bound the norm of the shards' gradients, in the format of the weights that are updated."""
+        bound_norm(
+            self._emitter,
+            self._costs,
+            self._owned,
+            self._layout.trained_tensors,
+            summed_bytes=self._reduce_bytes,
+            bounded_bytes=self._stored_bytes,
+        )
+
     def after_update(self) -> None:
         """Narrow the master weights into the shards that are gathered, and empty those of the gradients."""
-        owned = sum(group.trained_shard for group in self._layout.groups)
-        if self._stored_bytes != COMPUTE_BYTES:
-            self._pass("copy parameters", "cast_down", owned * (self._stored_bytes + COMPUTE_BYTES))
-        self._pass("zero gradients", "fill", owned * self._reduce_bytes)
+        self._find_scales()
+        recast = [share for group in self._layout.groups for share in group.recast(self._stored_bytes)]
+        if recast:
+            traffic = sum(share.shard * (self._stored_bytes + share.width) for share in recast)
+            self._pass("copy parameters", "cast_down", traffic, self._stored_bytes)
+        self._pass("zero gradients", "fill", self._owned * self._reduce_bytes, self._reduce_bytes)
 
-    def _pass(self, name: str, kind: str, traffic: float) -> None:
-        dtype = "fp32" if self._reduce_bytes == FP32_BYTES else "bf16"
-        self._emitter.compute(name, kind, self._costs.price(Kernel(kind, 0.0, float(traffic), dtype=dtype)))
+    @property
+    def _owned(self) -> int:
+        """Trained elements of the shards."""
+        return sum(group.trained_shard for group in self._layout.groups)
+
+    def _pass(self, name: str, kind: str, traffic: float, element_bytes: int) -> None:
+        """One of *traffic* bytes over elements of *element_bytes*."""
+        kernel = Kernel(kind, 0.0, float(traffic), dtype=format_of(element_bytes))
+        self._emitter.compute(name, kind, self._costs.price(kernel))
 
     def _is_copied(self, group: ShardGroup) -> bool:
         return group.ranks > 1

@@ -27,7 +27,8 @@ from simulator.model.operator import Kernel
 from simulator.parallel.sharding import ShardGroup
 from simulator.program.costs import Costs
 from simulator.program.emitter import Emitter, allocation
-from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE, TENSORS_PER_KERNEL
+from simulator.program.fsdp import COMPUTE_BYTES, GATHER, REDUCE
+from simulator.program.gradient_norm import bound_norm, format_of
 from simulator.program.layout import Layout
 from simulator.program.network import Network
 from simulator.program.unit import Unit
@@ -110,13 +111,14 @@ class Zero1(WholeParameters):
             self._await(self._reductions.finish())
         else:
             self._reduce_all()
-        owned = self._layout.ownership.elements
-        if self._reduce_bytes != FP32_BYTES:
-            traffic = owned * (self._reduce_bytes + FP32_BYTES)
-            self._pass("widen gradients", "cast_up", traffic, launches=self._tensors())
-        multi = max(1, self._tensors() // TENSORS_PER_KERNEL)
-        self._pass("gradient norm", "reduction", owned * FP32_BYTES, launches=multi)
-        self._pass("clip gradients", "elementwise", owned * 2 * FP32_BYTES, launches=multi)
+        bound_norm(
+            self._emitter,
+            self._costs,
+            self._layout.ownership.elements,
+            self._layout.trained_tensors,
+            summed_bytes=self._reduce_bytes,
+            bounded_bytes=FP32_BYTES,
+        )
 
     def after_update(self) -> None:
         """All-gather the updated parameters, cast those that are multiplied in fp8, and empty the buffer."""
@@ -162,8 +164,7 @@ class Zero1(WholeParameters):
 
     def _pass(self, name: str, kind: str, traffic: float, *, launches: int = 1) -> None:
         """One pass of *traffic* bytes over memory in so many equal kernels."""
-        dtype = "fp32" if self._reduce_bytes == FP32_BYTES else "bf16"
-        priced = self._costs.price(Kernel(kind, 0.0, float(traffic), dtype=dtype))
+        priced = self._costs.price(Kernel(kind, 0.0, float(traffic), dtype=format_of(self._reduce_bytes)))
         self._emitter.compute(name, kind, replace(priced, launches=launches))
 
     def _collective(self, operation: Operation, axis: str, size: float, stream: str) -> list[int]:
@@ -185,10 +186,6 @@ class Zero1(WholeParameters):
         transfer = self._network.hand_over(size / 2, f"{what} {axis} {self._copies}", *self._copies)
         deps = (self._emitter.last,)
         self._emitter.await_(self._emitter.transfer(f"swap {what}", REDUCE, transfer.kind, transfer, deps=deps))
-
-    def _tensors(self) -> int:
-        """Tensors that are trained."""
-        return sum(len(group.trained) for group in self._layout.groups)
 
     def _trained(self) -> dict[str, int]:
         """Trained elements by the axis that shares them."""
