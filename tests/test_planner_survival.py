@@ -15,6 +15,7 @@ from simulator.planner.splits import SCHEDULES, Split
 from simulator.planner.store import Store
 from simulator.planner.survival import shrunk
 from simulator.planner.workers import workers
+from simulator.report.plan_table import plan_headline
 
 CAMPAIGN = "campaign={tokens: 1e9, storage_bandwidth: 10 GB/s, survive_nodes: 1}"
 SIXTEEN = Split(1, 16, 1, 1, 1, 1, 1, 3, 0, 1)
@@ -40,6 +41,9 @@ def test_more_cards_than_one_nodes_are_whole_nodes() -> None:
     whole = replace(SIXTEEN, dp_shard=32)
     assert shrunk(whole, 24, 160, 8) == replace(whole, dp_shard=16)
     assert shrunk(whole, 24, 100, 8) == replace(whole, dp_shard=5)
+    # Three replicas of 8, where there were four of 16: of one or two there would be 16 ranks at most.
+    replicas = replace(SIXTEEN, dp_replicate=4, ep=8)
+    assert shrunk(replicas, 24, 96, 8) == replace(replicas, dp_replicate=3, dp_shard=8)
     # Eight stages of 3 cards each are three nodes.
     staged = replace(whole, dp_shard=4, pp=8)
     assert shrunk(staged, 24, 96, 8) == replace(staged, dp_shard=3)
@@ -94,9 +98,12 @@ def test_what_does_not_fit_with_a_node_lost_does_not_win(tmp_path: Path) -> None
     assert search.winner == 0
     search.survival.rows[0] = row | {"verdict": "does not fit"}
     assert search.winner == 1
-    # Nothing is ruled out by the step of a split that may not be used.
+    # Nothing is ruled out by the step and the memory of a split that may not be used.
     search.bound.step_s[2] = 1.5
     assert 2 in search.promising()
+    search.bound.step_s[2], search.bound.peak_bytes[2] = 1.5, 1.0
+    search.survival.rows[1] = row | {"verdict": "does not fit"}
+    assert 2 in search.roomier()
 
 
 def test_what_has_no_forecast_with_a_node_lost_failed(tmp_path: Path) -> None:
@@ -110,6 +117,9 @@ def test_what_has_no_forecast_with_a_node_lost_failed(tmp_path: Path) -> None:
         search.survival.rows[number] = row | {"verdict": verdict, "error": error, "settings": settings}
     found = answer(scenario, search, Store(tmp_path / "plan"))
     failed, too_large = found["splits"][:2]
+    assert not failed["pareto"]
+    assert not too_large["pareto"]
+    assert plan_headline(found) == "No split of small-dense that fits 16 cards goes on with nodes lost"
     assert (failed["verdict"], too_large["verdict"]) == ("failed", "does not survive")
     assert failed["loses_by"] == {"term": "nodes lost", "message": "cluster.segment_nodes: 3", "at_least": False}
 

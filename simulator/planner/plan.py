@@ -170,7 +170,8 @@ def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
     simulated = sorted(search.rows, key=lambda number: _rank(search.rows[number], number == winner))
     others = np.setdiff1d(np.arange(len(search.splits)), [*simulated, *search.repeated])
     listed = _most_promising(search, others)
-    pareto = set(front([(number, *_goods(search.rows[number])) for number in simulated if _fits(search.rows[number])]))
+    usable = [number for number in simulated if _fits(search.rows[number]) and search.goes_on(number)]
+    pareto = set(front([(number, *_goods(search.rows[number])) for number in usable]))
     may_win = set(left.tolist())
     return {
         "scenario": scenario.name,

@@ -69,10 +69,14 @@ class Search:
     def winner(self) -> int | None:
         """The fastest that fits; where none does, the fastest that would be tight; none that a loss is known to end."""
         for verdict in ("fits", "tight"):
-            found = [number for number, row in self.rows.items() if row["verdict"] == verdict and self._goes_on(number)]
+            found = [number for number, row in self.rows.items() if row["verdict"] == verdict and self.goes_on(number)]
             if found:
                 return min(found, key=lambda number: (self.rows[number]["step_time_s"], number))
         return None
+
+    def goes_on(self, number: int) -> bool:
+        """Whether a candidate goes on when nodes are lost, as far as is known."""
+        return self.survival is None or not self.survival.fails(number)
 
     def learn(self, found: dict[int, Row]) -> None:
         """Take in rows of candidates by number.
@@ -90,13 +94,11 @@ class Search:
                 alike = alike[as_often[self.splits["exchange"][alike]]]
                 self.bound.peak_bytes[alike] = np.maximum(self.bound.peak_bytes[alike], row["peak_bytes"])
 
-    def _goes_on(self, number: int) -> bool:
-        """Whether a candidate goes on when nodes are lost, as far as is known."""
-        return self.survival is None or not self.survival.fails(number)
-
     def roomier(self) -> npt.NDArray[np.int64]:
-        """Candidates that cannot win and that may take less memory than all faster ones, lowest bound first."""
-        held = [row for row in self.rows.values() if row["verdict"] in ("fits", "tight")]
+        """Candidates that cannot win and may take less memory than all faster ones that go on, lowest bound first."""
+        held = [
+            row for number, row in self.rows.items() if row["verdict"] in ("fits", "tight") and self.goes_on(number)
+        ]
         open_ = self.fitting.copy()
         open_[[*self.rows, *self.repeated]] = False
         for row in held:
@@ -156,7 +158,7 @@ class Search:
             (
                 row["step_time_s"]
                 for number, row in self.rows.items()
-                if row["verdict"] == "fits" and self._goes_on(number)
+                if row["verdict"] == "fits" and self.goes_on(number)
             ),
             default=np.inf,
         )

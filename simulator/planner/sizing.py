@@ -107,7 +107,9 @@ def _planned(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]
     """What the winner of *search* makes of the whole run."""
     accelerators = scenario.cluster.accelerators
     if search.winner is None:
-        return _without(accelerators, "does not fit", "no split that was simulated fits")
+        ended = search.survival is not None and search.survival.rows
+        reason = f"no split that was simulated {'goes on with nodes lost' if ended else 'fits'}"
+        return _without(accelerators, "does not fit", reason)
     run = json.loads(search.rows[search.winner]["campaign"])
     plan = answer(scenario, search, store)
     return {

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.scenario import Scenario
 from simulator.hardware.cluster import Cluster
 from simulator.planner.case import Case, Row
-from simulator.planner.splits import NO_OVERLAP, SCHEDULES, Split, Splits, divisors
+from simulator.planner.splits import NO_OVERLAP, SCHEDULES, Split, Splits
 
 _SHRINKING = (
     "dp_shard", "tp", "cp", "pp", "ep", "etp", "micro_batch_sequences", "schedule", "virtual_pipeline", "overlap",
@@ -81,10 +82,13 @@ def surviving(splits: Splits, cards: int, batch: int, node: int) -> npt.NDArray[
 
 def shrunk(split: Split, cards: int, batch: int, node: int) -> Split | None:
     """*split* on at most so many *cards* of nodes that hold *node* each; None where it cannot go on with them."""
-    ranks = _ranks(split.dp_replicate, split.dp_shard, cards // (split.tp * split.cp * split.pp))
-    for dp_replicate, dp_shard in ranks:
+    each = split.tp * split.cp * split.pp
+    for dp_replicate, dp_shard in _ranks(split.dp_replicate, split.dp_shard, cards // each):
+        ranks = dp_replicate * dp_shard * each
+        if ranks > node and ranks % node:
+            continue
         smaller = replace(split, dp_replicate=dp_replicate, dp_shard=dp_shard)
-        if (smaller.ranks <= node or smaller.ranks % node == 0) and _is_possible(smaller, batch):
+        if _is_possible(smaller, batch):
             return smaller
     return None
 
@@ -92,8 +96,7 @@ def shrunk(split: Split, cards: int, batch: int, node: int) -> Split | None:
 @cache
 def _ranks(dp_replicate: int, dp_shard: int, most: int) -> tuple[tuple[int, int], ...]:
     """Degrees no larger than these whose product is at most *most*: the largest first, of those shards as they are."""
-    found = {(count, dp_shard) for count in range(1, dp_replicate + 1)}
-    found |= {(count, shards) for count in divisors(dp_replicate) for shards in range(1, dp_shard + 1)}
+    found = product(range(1, dp_replicate + 1), range(1, dp_shard + 1))
     allowed = [(count, shards) for count, shards in found if count * shards <= most]
     return tuple(sorted(allowed, key=lambda pair: (pair[0] * pair[1], pair[1] == dp_shard, pair[1]), reverse=True))
 

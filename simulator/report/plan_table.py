@@ -45,6 +45,8 @@ def plan_table(plan: Mapping[str, Any], *, explain: bool) -> Group:
 def plan_headline(plan: Mapping[str, Any]) -> str:
     """The answer in one line."""
     winner = plan["winner"]
+    if winner is None and any(split["survives"] for split in plan["splits"]):
+        return f"No split of {plan['scenario']} that fits {plan['accelerators']:,} cards goes on with nodes lost"
     if winner is None:
         return f"No split of {plan['scenario']} fits {plan['accelerators']:,} cards"
     return f"{split_label(winner)}: step {human_time(winner['step_time_s'])} on {plan['accelerators']:,} cards"
