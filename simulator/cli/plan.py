@@ -64,7 +64,7 @@ def plan(
 ) -> None:
     """Rank every valid split of the job over its cards: bounded, the best simulated, the winner and why others lose.
 
-    The scenario's own layout is tried first, with the `dp_shard` that its cards leave. With
+    The scenario's own layout is tried first where it is a candidate, with the `dp_shard` that its cards leave. With
     `campaign.most_accelerators` every size of cluster up to that is planned, and the cheapest that meets deadline and
     budget named. Results are kept in parquet: a second run goes on where the first one ended.
     """

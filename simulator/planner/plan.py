@@ -1,10 +1,11 @@
 """The plan: all splits of a job bounded, the most promising simulated, every loser told what it loses by.
 
 Bounds are rough at first and sharpened where they do not rule a split out. The scenario's own layout is simulated
-first, so that nothing slower is recommended. Then splits are simulated in the order of their bounds, at once only such
-as differ in more than their schedule and exchange. Once the next bound is no lower than the fastest simulated step, no
-split that is left can win: the search is complete, and what simulations are left go to splits that may take less
-memory. Where there are not enough simulations, what is left may still be faster, by as much as the answer says.
+first where it is one of them, so that nothing slower is recommended. Then splits are simulated in the order of their
+bounds, at once only such as differ in more than their schedule and exchange. Once the next bound is no lower than the
+fastest simulated step, no split that is left can win: the search is complete, and what simulations are left go to
+splits that may take less memory. Where there are not enough simulations, what is left may still be faster, by as much
+as the answer says.
 """
 
 from __future__ import annotations
@@ -177,6 +178,7 @@ def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
         "scenario": scenario.name,
         "accelerators": scenario.cluster.accelerators,
         "winner": None if winner is None else _simulated(search, winner, pareto),
+        "own_among_splits": search.own is not None,
         "complete": not len(left),
         "may_be_faster_by": _gap(search, left),
         "splits": [

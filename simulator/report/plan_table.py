@@ -38,7 +38,7 @@ def plan_table(plan: Mapping[str, Any], *, explain: bool) -> Group:
     """What `rackcast plan` shows of *plan*, the object of `plan --json`; with *explain* splits not simulated too."""
     from rich.console import Group
 
-    lines = [f"[bold]{plan_headline(plan)}[/bold]", *survival_line(plan), counted_line(plan)]
+    lines = [f"[bold]{plan_headline(plan)}[/bold]", *survival_line(plan), counted_line(plan), *own_line(plan)]
     return Group(*lines, "", _splits(plan, explain=explain))
 
 
@@ -75,6 +75,12 @@ def counted_line(plan: Mapping[str, Any]) -> str:
         return f"{words}; nothing that is left can be faster"
     faster = f"up to {100 * plan['may_be_faster_by']:.0f} % faster as far as bounds tell"
     return f"{words}, {counted['left']:,} left, {faster}: --simulate looks at more"
+
+
+def own_line(plan: Mapping[str, Any]) -> list[str]:
+    """That the scenario's own layout was not looked at, where it was not."""
+    told = "The scenario's own layout is none of these splits and was not tried: where it is possible, it may be faster"
+    return [] if plan["own_among_splits"] else [told]
 
 
 def split_label(split: Mapping[str, Any]) -> str:
