@@ -191,3 +191,28 @@ def test_a_prefix_cache_without_hashes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plain.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0,374,44\n")
     with pytest.raises(InvalidDocument, match=r"by their hash_ids, and no request of plain.csv has any; leave it out"):
         _summary(tmp_path, DENSE, "serving.requests={trace: plain.csv}", "serving.prefix_cache=true")
+
+
+WIDE = MIXTURE.replace("accelerators: 8", "accelerators: 64").replace(
+    "dp_replicate: 4, tp: 2, ep: 8", "dp_replicate: 64, ep: 64"
+)
+
+
+def test_few_requests_leave_experts_little_to_do(tmp_path: Path) -> None:
+    few, many = (
+        _summary(tmp_path, WIDE, f"serving.requests.concurrency={count}", "serving.requests.count=128")
+        for count in (8, 64)
+    )
+    assert (few["engine"]["ranks"], many["engine"]["ranks"]) == (64, 8)
+    assert (few["requests"]["simulated"], many["requests"]["simulated"]) == (128, 16)
+    # Eight tokens choose 8 x 8 of 128 experts, two a rank; 64 choose nearly all.
+    parts = [found["iteration_s"]["decode"]["parts"] for found in (few, many)]
+    assert parts[0]["experts_s"] < 0.8 * parts[1]["experts_s"]
+    assert few["tpot_s"]["p50"] < many["tpot_s"]["p50"]
+
+
+def test_no_more_requests_than_there_are_are_under_way(tmp_path: Path) -> None:
+    changes = ("cluster.accelerators=8", "parallel.dp_replicate=8")
+    found = _summary(tmp_path, DENSE, *changes, "serving.requests.concurrency=64", "serving.requests.count=16")
+    # Two for each of eight engines, of which one is simulated.
+    assert found["requests"] | {"of": 16, "simulated": 2} == found["requests"]

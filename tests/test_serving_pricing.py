@@ -71,6 +71,21 @@ def test_ranks_in_step_wait_for_the_slowest_and_share_experts() -> None:
     assert prices.together([many, many])[PARTS.index("experts_s")] == pytest.approx(24e-6)
 
 
+def test_ranks_that_bring_nothing_to_experts_count_too() -> None:
+    def price(iteration: Iteration) -> Price:
+        return Price(Parts(attention_s=1.0, experts_s=1e-6 * iteration.brought), 2.0, {})
+
+    prices = IterationPrices(price)
+    one, none = Load((), 1, 500.0), Load()
+    experts = PARTS.index("experts_s")
+    # One of eight ranks decodes a sequence; then another one two.
+    assert prices.together([one] + [none] * 7)[experts] == pytest.approx(1e-6 / 8)
+    assert prices.together([one, Load((), 2, 800.0)] + [none] * 6)[experts] == pytest.approx(3e-6 / 8)
+    # Five are padded to eight, but not beside prompts, here of 100: 8 + 1 and 100 + 5 + 1 tokens on two ranks.
+    assert prices.together([Load((), 5, 500.0), one])[experts] == pytest.approx(4.5e-6)
+    assert prices.together([Load(((100, 0),), 5, 500.0), one])[experts] == pytest.approx(53e-6)
+
+
 def test_batches_of_a_pipeline_take_turns() -> None:
     figures = IterationPrices(_linear).of(Load((), 1, 9.0))
     # 11 us through all stages; the slowest one takes as long here, so four batches take 44.

@@ -44,7 +44,8 @@ def serve(scenario: ServingScenario, folder: Path, progress: Progress | None = N
     if not all(pool.has_room for pool in pools):
         return ServingForecast(head | serving_memory(pools, wanted, None), None)
     cluster = find_cluster(scenario.cluster, folder)
-    setting = Setting(cluster, asked.requests.concurrency, asked.requests.prefilled, asked.prefix_cache)
+    at_once = asked.requests.concurrency and min(asked.requests.concurrency, len(wanted))
+    setting = Setting(cluster, at_once, asked.requests.prefilled, asked.prefix_cache)
     prices = [_prices(pool) for pool in pools]
     course = Loop(pools, prices, setting).run(wanted, lambda share: say("simulating", share))
     summary = head | serving_memory(pools, wanted, course) | summarise(scenario, pools, prices, course)

@@ -1,7 +1,8 @@
 """The serving loop: requests through engines on one clock, as SimPy events.
 
 Engines that share no requests and no experts are alike: one is simulated, and of its ranks at most `MOST_RANKS`, with
-their part of the requests. Where prefill is apart, all engines of both pools are there.
+their part of the requests. Where prefill is apart, all engines of both pools are there, and all ranks where fewer
+requests than ranks are under way.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from simulator.forecast.serving.sequence import Sequence
 from simulator.hardware.cluster import Cluster
 
 MOST_RANKS = 8
-"""Ranks of an engine that are simulated at most; the others are like them."""
+"""Ranks of an engine that are simulated at most where each has requests; the others are like them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Setting:
     cluster: Cluster
     """All accelerators, of both pools."""
     concurrency: int | None
-    """Requests under way at once; None: they come when they come."""
+    """Requests under way at once, as many as there are at most; None: they come when they come."""
     prefilled: bool
     """Their caches come with them."""
     prefix_cache: bool
@@ -97,7 +98,7 @@ class Loop:
         self, name: str, pool: Pool, prices: IterationPrices, ended: Callable[[Sequence], None], *, alone: bool
     ) -> list[Engine]:
         rows = self._course.rows[name] = []
-        count, ranks = (1, min(MOST_RANKS, pool.ranks)) if alone else (pool.engines * pool.batches, pool.ranks)
+        count, ranks = (1, self._like_all(pool)) if alone else (pool.engines * pool.batches, pool.ranks)
         engines = [
             Engine(self._env, [self._rank(pool) for _ in range(ranks)], prices, ended, rows.append, pool.receive_every)
             for _ in range(count)
@@ -105,6 +106,11 @@ class Loop:
         self._course.engines[name] = count
         self._course.ranks[name] = [rank for engine in engines for rank in engine.ranks]
         return engines
+
+    def _like_all(self, pool: Pool) -> int:
+        """Ranks that show what all do: every one of them where there are fewer requests than ranks."""
+        few = self._setting.concurrency is not None and self._setting.concurrency < self._whole_ranks
+        return pool.ranks if few else min(MOST_RANKS, pool.ranks)
 
     def _rank(self, pool: Pool) -> Rank:
         room, tiers = pool.new_cache(), pool.new_tiers()
@@ -114,13 +120,13 @@ class Loop:
         """Start the arrivals; the requests that are simulated: those of the ranks that are."""
         ranks = sum(len(engine.ranks) for engine in self._decode)
         whole = ranks if self._prefill else self._whole_ranks
-        asked = self._setting.concurrency
-        if asked is None:
-            simulated = [request for number, request in enumerate(requests) if number % whole < ranks]
+        if self._setting.concurrency is None:
+            simulated = [one for n, one in enumerate(requests) if (n + 1) * ranks // whole > n * ranks // whole]
             self._course.scale = len(requests) / max(1, len(simulated))
             self._env.process(self._arrivals(simulated))
             return simulated
-        at_once = sum(asked // whole + (rank < asked % whole) for rank in range(ranks))
+        asked = self._setting.concurrency
+        at_once = max(1, round(asked * ranks / whole))
         simulated = list(requests[: max(at_once, round(len(requests) * at_once / asked))])
         self._course.scale = asked / at_once
         rest = iter(simulated[at_once:])

@@ -90,9 +90,23 @@ class IterationPrices:
             return self.of(loads[0])
         each = [self.of(load) for load in alike if load.chunks or load.decoding]
         slowest = max(each, key=lambda figures: float(figures[:_INTERVAL][~SHARED[:_INTERVAL]].sum()))
-        found = np.where(SHARED, self.of(_mean(loads)), slowest)
+        found = np.where(SHARED, self._shared(loads), slowest)
         found[_INTERVAL] *= found[:_INTERVAL].sum() / slowest[:_INTERVAL].sum()
         return found
+
+    def _shared(self, loads: Sequence[Load]) -> Figures:
+        """What ranks with *loads* do together takes, by what all of them bring; contexts do not matter to experts."""
+        prompts = any(load.chunks for load in loads)
+        count = captured if not prompts else int
+        brought = sum(new for load in loads for new, _ in load.chunks) + sum(count(load.decoding) for load in loads)
+
+        def of_all(tokens: int) -> Figures:
+            mean = tokens / len(loads)
+            each = max(1, round(mean))
+            chunks, decode = ((Chunk(each),), ()) if prompts else ((), (1,) * each)
+            return self._exact(Iteration(chunks, decode, mean))
+
+        return _between(brought, of_all)
 
     def of(self, load: Load) -> Figures:
         """Figures of an iteration of one rank, others alike."""
@@ -128,14 +142,6 @@ class IterationPrices:
             grades = [price.grades.get(grade, 0.0) for grade in GRADES]
             known = self._known[iteration] = np.array([*parts, price.interval_s, *grades])
         return known
-
-
-def _mean(loads: Sequence[Load]) -> Load:
-    """What every rank would bring if all brought alike much; contexts do not matter to experts."""
-    new = sum(tokens for load in loads for tokens, _ in load.chunks)
-    decoding = max(1, round(sum(load.decoding for load in loads) / len(loads)))
-    chunks = ((max(1, round(new / len(loads))), 0),) if new else ()
-    return Load(chunks, decoding, float(decoding))
 
 
 def _between(value: float, at: Callable[[int], Figures]) -> Figures:

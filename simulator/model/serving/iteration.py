@@ -35,11 +35,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What the rank computes in one pass; other ranks bring alike much."""
+    """What the rank computes in one pass; other ranks bring alike much, or *shared_tokens* in the mean."""
 
     prefill: tuple[Chunk, ...] = ()
     decode_contexts: tuple[int, ...] = ()
     """Tokens that each decoding sequence attends to, the new one among them."""
+    shared_tokens: float | None = None
+    """Tokens that each rank brings to the experts in the mean; None: as many as this one."""
 
     @property
     def prefill_tokens(self) -> int:
@@ -50,6 +52,11 @@ class Iteration:
     def tokens(self) -> int:
         """All tokens that pass the layers."""
         return self.prefill_tokens + len(self.decode_contexts)
+
+    @property
+    def brought(self) -> float:
+        """Tokens that each rank brings to the experts in the mean."""
+        return self.tokens if self.shared_tokens is None else self.shared_tokens
 
     @property
     def sequences(self) -> int:
@@ -67,7 +74,11 @@ class Iteration:
                 chunks = ((Chunk(second, cached),), (Chunk(first, cached + second),))
         else:
             chunks = (self.prefill[::2], self.prefill[1::2])
-        return (
-            Iteration(chunks[0], self.decode_contexts[1::2]),
-            Iteration(chunks[1], self.decode_contexts[::2]),
-        )
+        return self._part(chunks[0], self.decode_contexts[1::2]), self._part(chunks[1], self.decode_contexts[::2])
+
+    def _part(self, prefill: tuple[Chunk, ...], decode_contexts: tuple[int, ...]) -> Iteration:
+        """Those sequences alone, and their part of what comes to the experts."""
+        part = Iteration(prefill, decode_contexts)
+        if self.shared_tokens is None:
+            return part
+        return replace(part, shared_tokens=self.shared_tokens * part.tokens / self.tokens)

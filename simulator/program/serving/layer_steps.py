@@ -45,9 +45,10 @@ _OWN_ROWS = frozenset({"permute", "unpermute"})
 class _Pass:
     """One iteration on its way through layers that are alike."""
 
-    tokens: int
+    tokens: float
+    """That a rank brings to the experts in the mean."""
     prompt_tokens: int
-    """Of them, those of prompts."""
+    """Of its own, those of prompts."""
     way: Way
     way_name: str
     gap_s: float
@@ -110,11 +111,11 @@ class LayerSteps:
     def _pass(self, layers: list[Layer], iteration: Iteration, *, graph: bool) -> _Pass:
         deployment, part = self._deployment, layers[0].feed_forward
         name = deployment.prefill_exchange if iteration.prefill else deployment.decode_exchange
-        way, gap_s, tokens = exchanges()[name], self.gap_s(graph=graph), (iteration.tokens, iteration.prefill_tokens)
+        way, gap_s, tokens = exchanges()[name], self.gap_s(graph=graph), (iteration.brought, iteration.prefill_tokens)
         if not isinstance(part, MixtureOfExperts) or deployment.popularity is None:
             return _Pass(*tokens, way, name, gap_s, None, None, (), {})
         numbers = tuple(self._numbers[layer.index] for layer in layers)
-        of_group = iteration.tokens * deployment.expert_ranks / deployment.mesh.tp
+        of_group = iteration.brought * deployment.expert_ranks / deployment.mesh.tp
         load = expert_rows(deployment.popularity[list(numbers)], of_group, part.top_k)
         hottest = dict(zip(numbers, load.of_ranks.max(axis=1).tolist(), strict=True))
         return _Pass(*tokens, way, name, gap_s, load, part, numbers, hottest)
