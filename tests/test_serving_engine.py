@@ -75,8 +75,8 @@ def test_a_sequence_waits_until_there_are_blocks_for_its_prompt() -> None:
     small = Small(max_batch_tokens=1000)
     first, second = small.run((600, 3), (600, 3))
     assert ms(first.end_ns, second.first_ns) == (3, 4)
-    # Before the first iteration, and before the row of two further ones.
-    assert small.ranks[0].refusals == 2
+    # In the first iteration, and in the row of two further ones.
+    assert small.ranks[0].refusals == 3
 
 
 def test_the_last_one_in_goes_back_when_decoding_finds_no_block() -> None:

@@ -6,6 +6,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from simulator.cli.main import app
+from simulator.report.serving_comparison_chart import best
 from simulator.report.serving_table import PARTS
 
 SERVED = """\
@@ -81,6 +82,27 @@ def test_loops_are_compared(served: str, tmp_path: Path) -> None:
     assert rows[0]["tpot_s"]["p50"] < rows[1]["tpot_s"]["p50"]
     assert (tmp_path / "pace.png").stat().st_size > 10_000
     assert "concurrency 8" in _ask("compare", served, *over)
+
+
+def test_answers_of_one_token_are_drawn_where_prefill_is_apart(served: str, tmp_path: Path) -> None:
+    apart = ("serving.prefill={accelerators: 1}", "cluster.accelerators=2", "serving.requests.output_tokens=1")
+    words = [word for change in apart for word in ("--set", change)]
+    assert "First token after" in _ask("run", served, *words, "--out", str(tmp_path / "out"))
+    assert (tmp_path / "out" / "loop.png").stat().st_size > 10_000
+
+
+def test_answers_of_one_token_have_no_pace(served: str) -> None:
+    rows = json.loads(_ask("compare", served, "--over", "serving.requests.output_tokens=1", "--json"))["rows"]
+    assert best([], rows) == "None of these makes further tokens"
+    assert best([], [rows[0] | {"fits": False}]) == "None of these fits"
+
+
+def test_a_trace_of_prefilled_answers_of_one_token_is_refused(served: str, tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_text('{"timestamp": 0, "input_length": 9, "output_length": 1}\n')
+    asked = "serving.requests={trace: one.jsonl, prefilled: true}"
+    told = CliRunner().invoke(app, ["run", served, "--set", asked])
+    assert told.exit_code == 2
+    assert "answers of 1 token alone" in " ".join(told.stderr.split())
 
 
 def test_training_and_serving_are_not_compared(served: str) -> None:

@@ -153,6 +153,18 @@ def test_sequences_that_wait_for_room_make_it_tight(tmp_path: Path) -> None:
     assert found["requests"]["waited_for_room"] > 0
 
 
+def test_waits_are_of_the_whole_deployment(tmp_path: Path) -> None:
+    text = DENSE.replace("accelerators: 1}", "accelerators: 1}\nparallel: {dp_replicate: 1}")
+    one = _summary(tmp_path, text, "serving.memory_utilization=0.12")["requests"]
+    eight = ["cluster.accelerators=8", "parallel.dp_replicate=8", "serving.memory_utilization=0.12"]
+    # Each of eight engines that share nothing goes through what the one does.
+    eight += ["serving.requests.concurrency=64", "serving.requests.count=192"]
+    of_all = _summary(tmp_path, text, *eight)["requests"]
+    assert (of_all["simulated"], of_all["of"]) == (24, 192)
+    assert one["waited_for_room"] > 0
+    assert of_all["waited_for_room"] == 8 * one["waited_for_room"]
+
+
 def test_a_request_beyond_the_models_positions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidDocument, match="found one of 200,060 tokens, the model takes at most 131,072"):
         _summary(tmp_path, DENSE, "serving.requests.prompt_tokens=200000")

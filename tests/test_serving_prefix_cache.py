@@ -52,3 +52,14 @@ def test_turns_of_a_chat_share_their_beginning() -> None:
     assert ms(first.end_ns, second.end_ns) == (2, 3)
     assert engines.ranks[0].found_tokens == 1024
     assert engines.ranks[0].pool.used_bytes == 0
+
+
+def test_what_was_sent_back_is_not_found_again() -> None:
+    # 137 blocks of 8 tokens: 64 each for the prompts, and 9 for answers.
+    engines = Small(tokens=1096, prefixes=PrefixCache, max_batch_tokens=1024, block_tokens=8)
+    first, second = (engines.submit(512, 50, hash_ids=(name,)) for name in (1, 2))
+    engines.env.run()
+    assert (first.preemptions, second.preemptions) == (0, 1)
+    # Each takes four blocks; a fifth for both is one too many when the second has made 33 tokens, computed again later.
+    assert [row.prompt_tokens for row in engines.rows if row.prompt_tokens] == [1024, 33]
+    assert engines.ranks[0].found_tokens == 0

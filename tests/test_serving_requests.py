@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ def test_azures_traces_are_read(tmp_path: Path) -> None:
     ]
 
 
+def test_times_without_a_zone_are_utc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The clocks of Berlin went from 2:00 to 3:00 that night.
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    (tmp_path / "night.csv").write_text(head + "2024-03-31 01:30:00,9,9\n2024-03-31 03:30:00,9,9\n")
+    (tmp_path / "zones.csv").write_text(head + "2024-03-31 01:30:00,9,9\n2024-03-31 03:30:00+02:00,9,9\n")
+    found = [requests(Requests(trace=name), tmp_path)[-1].arrival_ns for name in ("night.csv", "zones.csv")]
+    monkeypatch.undo()
+    time.tzset()
+    assert found == [2 * 3_600_000_000_000, 0]
+
+
 def test_mooncakes_traces_are_read(tmp_path: Path) -> None:
     (tmp_path / "mooncake.jsonl").write_text(
         '{"timestamp": 27482, "input_length": 1030, "output_length": 52, "hash_ids": [46, 47]}\n'
@@ -75,3 +89,19 @@ def test_a_trace_without_requests_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
     with pytest.raises(InvalidDocument, match="holds no requests"):
         requests(Requests(trace="empty"), tmp_path)
+
+
+def _refused(name: str, text: str, tmp_path: Path) -> list[tuple[int | None, str]]:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidDocument) as refused:
+        requests(Requests(trace=name), tmp_path)
+    return [(problem.line, problem.message) for problem in refused.value.problems]
+
+
+def test_what_is_too_large_to_read_is_told(tmp_path: Path) -> None:
+    head, large = "TIMESTAMP,ContextTokens,GeneratedTokens\n", "9" * 131_073
+    assert _refused("row.csv", f"{head}2024-03-31,{large},9\n", tmp_path) == [
+        (2, "is no request: field larger than field limit (131072)")
+    ]
+    assert _refused("head.csv", large, tmp_path) == [(1, "is no header: field larger than field limit (131072)")]
+    assert _refused("deep.jsonl", "[" * 200_000, tmp_path) == [(1, "is no request: nested too deeply")]

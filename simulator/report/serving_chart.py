@@ -101,6 +101,8 @@ def _mean(rows: Many[Row], values: Many[float], edges: npt.NDArray[np.float64]) 
 
 def _rate(rows: Many[Row], amounts: Many[float], edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """*amounts* that come evenly during their rows, a second, over each span."""
+    if not rows:
+        return np.zeros(len(edges) - 1)
     began = np.array([row.begin_ns for row in rows]) / 1e9
     ended = np.array([row.end_ns for row in rows]) / 1e9
     rates = np.array(amounts, float) / (ended - began)

@@ -15,13 +15,13 @@ _COLOUR = "#0072B2"
 
 
 def serving_comparison_chart(result: Mapping[str, Any]) -> Figure:
-    """The chart of *result*, the object of `compare --json`; variants that do not fit are left out."""
+    """The chart of *result*, the object of `compare --json`; variants without further tokens are left out."""
     from matplotlib.figure import Figure
 
     rows = [row for row in result["rows"] if row.get("tpot_s")]
     figure = Figure(figsize=SIZE_INCHES, facecolor="white")
     names = list(dict.fromkeys(row["name"] for row in result["rows"]))
-    titles(figure, _answer(rows), names[0] if len(names) == 1 else f"{len(names)} scenarios")
+    titles(figure, best(rows, result["rows"]), names[0] if len(names) == 1 else f"{len(names)} scenarios")
     axes = figure.add_axes((0.07, 0.08, 0.9, 0.8))
     paces = [1 / row["tpot_s"]["p50"] for row in rows]
     rates = [row["output_tokens_per_s_per_accelerator"] for row in rows]
@@ -39,8 +39,9 @@ def serving_comparison_chart(result: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _answer(rows: list[Mapping[str, Any]]) -> str:
+def best(rows: list[Mapping[str, Any]], asked: list[Mapping[str, Any]]) -> str:
+    """What is best of *rows*, those of *asked* that have a pace."""
     if not rows:
-        return "None of these fits"
+        return "None of these makes further tokens" if any(row["fits"] for row in asked) else "None of these fits"
     best = max(rows, key=lambda row: row["output_tokens_per_s_per_accelerator"])
     return f"{named(best)}: {best['output_tokens_per_s_per_accelerator']:,.0f} tokens/s an accelerator"

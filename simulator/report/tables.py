@@ -149,7 +149,7 @@ def provenance(weights: Mapping[str, float]) -> str:
     """What prices are based on, in shares of the time."""
     total = sum(weights.values())
     return (
-        ", ".join(f"{percent(weight / total)} {grade}" for grade, weight in weights.items() if weight >= 0.0005 * total)
+        ", ".join(f"{percent(weight / total)} {grade}" for grade, weight in weights.items() if weight > 0.0005 * total)
         or "none"
     )
 

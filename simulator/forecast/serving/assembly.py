@@ -146,6 +146,8 @@ def _request_problems(scenario: ServingScenario, wanted: Many[Request], architec
     most, found = architecture.max_positions, max(one.prompt_tokens + one.output_tokens for one in wanted)
     if most and found > most:
         yield f"serving.requests: found one of {found:,} tokens, the model takes at most {most:,} positions"
+    if scenario.serving.requests.prefilled and all(one.output_tokens == 1 for one in wanted):
+        yield "serving.requests: found answers of 1 token alone, which prefill makes, and prompts are prefilled"
 
 
 def _idle_exchanges(scenario: ServingScenario, where: str) -> Iterator[str]:

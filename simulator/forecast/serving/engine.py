@@ -33,6 +33,8 @@ class Row:
     iterations: int
     decoding: int
     """Sequences that decoded in each, on all ranks."""
+    contexts: float
+    """Tokens that all of them attended to, in the middle of them."""
     prompt_tokens: int
     """Tokens of prompts that each computed, on all ranks."""
     running: int
@@ -116,7 +118,8 @@ class Engine:
         count = 1 if alone else LONGEST_ROW if often else self._receive_every - self._since
         for rank, plan in pairs:
             count = rank.stretch(count) if plan.decodes else count
-        figures = self._pricing.together([_load(rank, plan, count) for rank, plan in pairs])
+        loads = [_load(rank, plan, count) for rank, plan in pairs]
+        figures = self._pricing.together(loads)
         each_ns = max(1, self._pricing.duration_ns(figures))
         begin_ns = int(self._env.now)
         yield from self._wait(count, each_ns, heeds_calls=often)
@@ -133,6 +136,7 @@ class Engine:
                 now_ns,
                 count,
                 decoding,
+                sum(load.contexts for load in loads),
                 prompts,
                 running,
                 sum(len(rank.waiting) for rank in self.ranks),

@@ -2,7 +2,7 @@
 
 Products are bound by reading weights as long as they take no longer than reading those weights for one token does, at
 the rate at which one token's products read them; what they take beyond is arithmetic. Attention of decoding sequences
-is reading caches, that of prompts arithmetic.
+is reading caches, as long as it takes by itself; what prompts beside them add is arithmetic.
 """
 
 from __future__ import annotations
@@ -42,16 +42,24 @@ def limits(pool: Pool, prices: IterationPrices, rows: Many[Row], span_ns: int) -
 
 
 class _Reading:
-    """Seconds in which the weights of an iteration are read."""
+    """Seconds in which the weights of an iteration are read, and its caches."""
 
     def __init__(self, pool: Pool, prices: IterationPrices) -> None:
         one = dict(zip(FIGURES, prices.of(Load((), 1, 1.0)), strict=True))
-        self._deployment, self._dense_s = pool.deployment, one["dense_s"]
+        self._deployment, self._prices, self._dense_s = pool.deployment, prices, one["dense_s"]
         weights = pool.memory.weights
         dense = weights.get("weights", 0.0) + weights.get("absorbed weights", 0.0)
         self._experts_s = self._dense_s * weights.get("experts", 0.0) / dense if dense else 0.0
         parts = [layer.feed_forward for layer in pool.deployment.architecture.moe_layers()]
         self._top_k = parts[0].top_k if parts and isinstance(parts[0], MixtureOfExperts) else 0
+
+    def cache_s(self, row: Row) -> float:
+        """Of attention in an iteration of *row*, what its decoding sequences take by themselves."""
+        attention_s = float(row.figures[FIGURES.index("attention_s")])
+        if not row.prompt_tokens or not row.decoding:
+            return 0.0 if row.prompt_tokens else attention_s
+        alone = self._prices.of(Load((), round(row.decoding / row.ranks) or 1, row.contexts / row.ranks))
+        return min(attention_s, float(alone[FIGURES.index("attention_s")]))
 
     def seconds(self, tokens: float) -> tuple[float, float]:
         """Of weights outside the experts and of the experts that *tokens* tokens of each rank choose."""
@@ -69,11 +77,11 @@ def _shares(row: Row, reading: _Reading) -> dict[str, float]:
     dense_s, experts_s = reading.seconds(max(1.0, (row.decoding + row.prompt_tokens) / row.ranks))
     weights = min(parts["dense_s"], dense_s) + min(parts["experts_s"], experts_s)
     products = parts["dense_s"] + parts["experts_s"]
-    attention = parts["attention_s"]
+    cache = reading.cache_s(row)
     found = {
         "weights": weights,
-        "cache": 0.0 if row.prompt_tokens else attention,
-        "arithmetic": products - weights + (attention if row.prompt_tokens else 0.0),
+        "cache": cache,
+        "arithmetic": products - weights + parts["attention_s"] - cache,
         "exchange": parts["exchange_s"] + parts["tensor_parallel_s"] + parts["pipeline_s"],
         "small kernels": parts["small_kernels_s"] + parts["head_s"],
         "launch": parts["launch_bound_s"],

@@ -44,6 +44,8 @@ class Plan:
     """Tokens that prompts compute."""
     decodes: bool = False
     """Whether the decoding sequences take part."""
+    refused: bool = False
+    """Whether the first of the queue found no room."""
     loaded_s: float = 0.0
     """Seconds in which caches come up from lower tiers for it."""
 
@@ -117,7 +119,7 @@ class Rank:
         while budget > 0 and self.waiting and self.running < self._limits.max_sequences:
             sequence = self.waiting[0]
             if not self._take_in(sequence, plan):
-                self.refusals += 1
+                plan.refused = True
                 break
             self.waiting.popleft()
             if sequence.left:
@@ -155,7 +157,7 @@ class Rank:
             below = kept or self._brought_up(sequence, len(found), plan)
             known = max(len(found) * HASH_TOKENS, sequence.request.cached_tokens, below)
             sequence.cached = min(known, sequence.target - 1)
-            self.found_tokens += 0 if kept else sequence.cached
+            self.found_tokens += 0 if sequence.preemptions else sequence.cached
         sequence.left = 0 if sequence.ready else sequence.target - sequence.cached
         self._make_room()
         return True
@@ -278,6 +280,7 @@ class Rank:
     def go(self, plan: Plan, iterations: int, now_ns: int) -> list[Sequence]:
         """*iterations* iterations of *plan* are over: the sequences that ended, their caches let go."""
         ended: list[Sequence] = []
+        self.refusals += iterations * plan.refused
         if plan.decodes:
             self.pool.take(self._growth(iterations))
             self._tick += iterations

@@ -10,8 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +70,29 @@ def _good(path: Path, found: Iterable[tuple[int, Row | str]]) -> Iterator[Row]:
 
 def _azure(text: str) -> Iterator[tuple[int, Row | str]]:
     reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in _AZURE if name not in (reader.fieldnames or ())]
+    try:
+        missing = [name for name in _AZURE if name not in (reader.fieldnames or ())]
+    except csv.Error as error:
+        yield 1, f"is no header: {error}"
+        return
     if missing:
         yield 1, f"has no column {', '.join(missing)}; expected {', '.join(_AZURE)}"
         return
-    for row in reader:
-        try:
-            at = datetime.fromisoformat(row["TIMESTAMP"]).timestamp()
-            yield reader.line_num, _row(at * 1e9, row["ContextTokens"], row["GeneratedTokens"], ())
-        except (ValueError, TypeError, OverflowError) as error:
-            yield reader.line_num, f"is no request: {error}"
+    try:
+        for row in reader:
+            yield reader.line_num, _azure_row(row)
+    except csv.Error as error:
+        yield reader.line_num + 1, f"is no request: {error}"
+
+
+def _azure_row(row: Mapping[str, str]) -> Row | str:
+    """Times without a zone are UTC, wherever the trace is read."""
+    try:
+        at = datetime.fromisoformat(row["TIMESTAMP"])
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return _row(at.timestamp() * 1e9, row["ContextTokens"], row["GeneratedTokens"], ())
+    except (ValueError, TypeError, OverflowError) as error:
+        return f"is no request: {error}"
 
 
 def _mooncake(text: str) -> Iterator[tuple[int, Row | str]]:
@@ -92,6 +105,8 @@ def _mooncake(text: str) -> Iterator[tuple[int, Row | str]]:
             yield number, _row(float(row["timestamp"]) * 1e6, row["input_length"], row["output_length"], hashes)
         except KeyError as error:
             yield number, f"has no {error}; expected timestamp, input_length, output_length"
+        except RecursionError:
+            yield number, "is no request: nested too deeply"
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             yield number, f"is no request: {error}"
 

@@ -70,8 +70,8 @@ def _requests(course: Course) -> dict[str, Any]:
             "prompt_tokens_mean": _mean(one.request.prompt_tokens for one in done),
             "output_tokens_mean": _mean(one.request.output_tokens for one in done),
             "cached_share": found / max(1, sum(one.request.prompt_tokens for one in done)),
-            "preemptions": sum(rank.preemptions for rank in ranks),
-            "waited_for_room": sum(rank.refusals for rank in ranks),
+            "preemptions": round(sum(rank.preemptions for rank in ranks) * course.scale),
+            "waited_for_room": round(sum(rank.refusals for rank in ranks) * course.scale),
         }
     }
 
