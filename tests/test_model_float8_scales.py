@@ -46,6 +46,17 @@ def test_eight_experts(scales: Scales, forward: int, backward: int, weights: int
     assert [launched(kernels, 8) for kernels in found] == [forward, backward, weights]
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_room_of_scales_is_set_to_zero_for_each_copy_that_a_cast_makes(kept: bool) -> None:
+    float8 = replace(TOGETHER, scales="one_by_one", kept=kept)
+    product = one(run(MixtureOfExperts(64, 6, 1408), float8), "experts_fc1")
+    zeros = [kernel for kernel in product.forward if kernel.kind == "fill"]
+    # Of a row of 2,048 both copies; of an expert's weights of 2,048 x 2,816, cast in each pass, the one that is used.
+    assert (zeros[0].bytes, zeros[0].fixed_bytes, zeros[0].launches) == (2 * 2048 / 32, 0, 2)
+    of_weights = [] if kept else [(0, 2048 * 2816 / 32, 1)]
+    assert [(kernel.bytes, kernel.fixed_bytes, kernel.launches) for kernel in zeros[1:]] == of_weights
+
+
 def test_a_fused_grouped_mlp_activates_and_casts_what_lies_between_its_products() -> None:
     workload = Workload((4096,), megatron=True, float8=replace(TOGETHER, scales="as_cast"), fused_experts=True)
     operators = in_float8(component_operators(MixtureOfExperts(64, 6, 1408), 2048, workload), workload)

@@ -44,6 +44,8 @@ class Series(Record):
     (see :mod:`.reduction_parts`); None, either."""
     grade: Grade | None = None
     """Where it differs from the curve's."""
+    carried: Grade = "scaled"
+    """That of what was measured, on another part: assumed where its peak may not be what binds there."""
 
     _by_size = field_validator("points")(rising)
 

@@ -231,10 +231,12 @@ def _gradient_work(ask: _Ask, series: ComputeSeries) -> Floats:
 
 
 def _trust(ask: _Ask, curve: Curve, binding: Series) -> tuple[Grade, float]:
-    """The grade and spread of a price: what was measured elsewhere, or in another format or direction, is scaled."""
+    """The grade and spread of a price: what was measured elsewhere, or in another format or direction, is scaled,
+    or as the series says.
+    """
     grade = binding.grade or curve.grade
     suits = all(binding.suits(ask.dtype, backward=ask.backward)) and binding.scaled_alike(ask.dtype)
     if curve.part == ask.accelerator.id and suits:
         return grade, curve.spread
-    carried: Grade = "scaled" if grade == "measured" else grade
+    carried = binding.carried if grade == "measured" else grade
     return carried, float(np.hypot(curve.spread, SPREAD_OF_SCALING))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from simulator.model.float8 import DTYPES, SCALE_BYTES, Float8, aligned
 from simulator.model.operator import Kernel, Operator, Saved, Workload
@@ -84,14 +85,10 @@ def _linear(operator: Operator, float8: Float8, casts: Casts) -> Operator:
     # A copy of a weight is there while the layer runs; of all experts together it is not counted.
     extra = (w if casts.weight and not fixed else 0.0) + (_EAGER_TEMPORARIES_BYTES * max(x, y) if scales else 0.0)
     turned = x if casts.again else 0.0
-    forward = (*cast_kernels(casts.forward, x, scales), *cast_kernels(casts.weight, w, scales, fixed=fixed))
-    backward = (
-        *cast_kernels(casts.gradient, y, 2 * scales),
-        *cast_kernels(casts.weight_again, w, scales, fixed=fixed),
-    )
-    again = cast_kernels(casts.again, x, scales)
-    if fixed:
-        forward, backward, again = (cast_one_by_one(kernels, float8) for kernels in (forward, backward, again))
+    cast = partial(cast_one_by_one, float8=float8) if fixed else cast_kernels
+    forward = (*cast(casts.forward, x, scales), *cast(casts.weight, w, scales, fixed=fixed))
+    backward = (*cast(casts.gradient, y, 2 * scales), *cast(casts.weight_again, w, scales, fixed=fixed))
+    again = cast(casts.again, x, scales)
     gradient = _products(operator.backward_weight, back, weight_gradient=True)
     return replace(
         operator,

@@ -23,7 +23,8 @@ BF16_BYTES = 2
 _SMALL_KERNELS = 6
 """From a largest value to a scale, eager: to fp64, cut off, divided, to fp32, rounded to a power of two."""
 SCALE_FLOPS = 3
-"""A scale, in fp64: the largest value held off zero, its inverse, times the format's largest."""
+"""A scale, in fp64: the largest value held off zero, its inverse, times the format's largest. What follows in fp32,
+log2, floor, exp2 and an inverse, is in the share that the kernels attain (h200-sxm/rescale.yaml)."""
 TURNED = Step("quantize", 2)
 """An fp8 copy along the other width, made of the first."""
 Passes = tuple[Step, ...]

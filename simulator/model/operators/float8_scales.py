@@ -17,15 +17,21 @@ from dataclasses import replace
 
 from simulator.model.float8 import SCALE_BYTES, Float8
 from simulator.model.operator import Kernel
+from simulator.model.operators.float8_casts import BF16_BYTES, TURNED, Passes, cast_kernels
 
 _OPERANDS = 2
 _SCALE_BYTES = SCALE_BYTES["mxfp8"]
 
 
-def cast_one_by_one(kernels: Iterable[Kernel], float8: Float8) -> tuple[Kernel, ...]:
-    """Casts of experts' rows or weights, as Transformer Engine launches them."""
+def cast_one_by_one(
+    passes: Passes, elements: float, scales: int, float8: Float8, *, fixed: bool = False
+) -> tuple[Kernel, ...]:
+    """`cast_kernels` of experts' rows or weights, as Transformer Engine launches them."""
     alone = float8.recipe != "delayed"
-    return tuple(replace(kernel, each=alone) for kernel in _with_zeros(kernels, float8))
+    zeros = _zeros(passes, elements, fixed=fixed) if float8.scales == "one_by_one" else ()
+    return tuple(
+        replace(kernel, each=alone) for kernel in (*zeros, *cast_kernels(passes, elements, scales, fixed=fixed))
+    )
 
 
 def with_scales(kernels: Iterable[Kernel], float8: Float8) -> Iterator[Kernel]:
@@ -36,13 +42,12 @@ def with_scales(kernels: Iterable[Kernel], float8: Float8) -> Iterator[Kernel]:
         yield kernel
 
 
-def _with_zeros(kernels: Iterable[Kernel], float8: Float8) -> Iterator[Kernel]:
-    """Before a cast, the zeros in the room of both sets of scales."""
-    for kernel in kernels:
-        if float8.scales == "one_by_one" and kernel.kind == "quantize":
-            moved = kernel.bytes * _SCALE_BYTES / 2, kernel.fixed_bytes * _SCALE_BYTES / 2
-            yield Kernel("fill", 0.0, moved[0], fixed_bytes=moved[1], launches=_OPERANDS)
-        yield kernel
+def _zeros(passes: Passes, elements: float, *, fixed: bool) -> Iterator[Kernel]:
+    """The zeros in the room of a cast's scales, a set for each fp8 copy that it makes of so many *elements*."""
+    for step in passes:
+        copies = 1 if step == TURNED else round((step.bytes - BF16_BYTES) / (1 + _SCALE_BYTES))
+        moved = copies * _SCALE_BYTES * elements
+        yield Kernel("fill", 0.0, 0.0 if fixed else moved, fixed_bytes=moved if fixed else 0.0, launches=copies)
 
 
 def _reordered(product: Kernel, *, each: bool) -> Kernel:
