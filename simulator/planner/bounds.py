@@ -102,11 +102,12 @@ class Bounds:
         """Of *splits* in one *order* and with one *sharing* of layers, some at once."""
         model = self._job.architecture
         edges = stage_edges(len(model.layers), order.pipeline, model.mtp_layers, splits.shares[sharing])
-        in_one = self._openly if sharing == OPEN else self._shared
+
+        def in_one(some: Splits) -> Bound:
+            return self._openly(some, order) if sharing == OPEN else self._shared(some, edges, order)
+
         at_once = max(1, _AT_ONCE // order.held.size)
-        parts = [
-            in_one(splits.only(slice(start, start + at_once)), edges, order) for start in range(0, len(splits), at_once)
-        ]
+        parts = [in_one(splits.only(slice(start, start + at_once))) for start in range(0, len(splits), at_once)]
         return Bound(
             np.concatenate([part.step_s for part in parts]),
             np.concatenate([part.terms for part in parts], axis=1),
@@ -121,7 +122,7 @@ class Bounds:
         peak_bytes = self._memory.of(splits, edges, order, slots, micro_batches, saved, restored, exchange_bytes)
         return Bound(*_time(order, micro_batches, work), peak_bytes)
 
-    def _openly(self, splits: Splits, _edges: Edges, order: Order) -> Bound:
+    def _openly(self, splits: Splits, order: Order) -> Bound:
         """Of *splits* whose layers may lie on stages in any way."""
         kinds, slots, micro_batches = self._kinds, self._prices.slots(splits), self.micro_batches(splits)
         work, saved, _ = self._work(splits, kinds.edges, slots)
@@ -141,7 +142,8 @@ class Bounds:
         keys, which = alike.numbered(*_ORDER)
         for number, key in enumerate(keys):
             rows, order = np.flatnonzero(which == number), Order.of(*key)
-            together = _together(order, work.of(rows))
+            some = work.of(rows)
+            together = _together(order, some.forward, some.backward, some.waited)
             seconds = _in_all(together), together[:, HOST]
             held = self._memory.moments(
                 alike.only(rows), edges, order, slots[rows], micro_batches[rows], saved[rows], restored[rows]
@@ -207,30 +209,29 @@ def _time(order: Order, micro_batches: npt.NDArray[np.int64], work: _Work) -> tu
 
 def _least_time(order: Order, micro_batches: Column, work: _Work) -> tuple[Values, Values]:
     """Seconds of a step and their terms, however the layers of *work* lie on stages."""
-    total = _Work(
-        work.forward.sum(axis=2, keepdims=True), work.backward.sum(axis=2, keepdims=True),
-        (work.waited[0].sum(axis=2, keepdims=True), work.waited[1].sum(axis=2, keepdims=True)),
-        work.busy.sum(axis=2), work.stream.sum(axis=1), work.tail, work.exposed,
-    )  # fmt: skip
+    first, second = work.waited
+    forward, backward, *waited = (
+        one.sum(axis=2, keepdims=True) for one in (work.forward, work.backward, first, second)
+    )
     mean = (micro_batches / order.pipeline.stages)[:, None]
-    parts = mean * _together(order, total)[:, :, 0]
+    parts = mean * _together(order, forward, backward, (waited[0], waited[1]))[:, :, 0]
     work_s = _in_all(parts)
     around = work_s * (times_the_mean(order, micro_batches) / mean[:, 0] - 1)
-    streams_s = mean[:, 0] * np.maximum(total.stream, total.busy.max(axis=1))
+    streams_s = mean[:, 0] * work.busy.sum(axis=2).max(axis=1)
     exposed = np.maximum(streams_s - work_s - around, 0.0)
     busy_s = work_s + around + exposed
     parts[:, HOST] = np.maximum(parts[:, HOST] - busy_s, 0.0)
     return busy_s + parts[:, HOST], np.concatenate([parts.T, [around], [exposed]])
 
 
-def _together(order: Order, work: _Work) -> Values:
-    """Seconds by part that a forward and a backward pass take at least, [splits, parts, stages], if they run together
-    wherever passes do.
+def _together(order: Order, forward: Values, backward: Values, waited: tuple[Values, Values]) -> Values:
+    """Seconds by part that a *forward* and a *backward* pass take at least, [splits, parts, stages], if they run
+    together wherever passes do; *waited* as in `_Work`.
     """
-    both = work.forward + work.backward
+    both = forward + backward
     if not order.weaves:
         return both
-    least = work.waited[0] + (0.0 if order.fills else work.waited[1])
+    least = waited[0] + (0.0 if order.fills else waited[1])
     least[:, [COMPUTE, HOST]] = both[:, [COMPUTE, HOST]]
     longest = both[:, COMPUTE + 1 : HOST].argmax(axis=1)[:, None] + COMPUTE + 1
     more = np.maximum(np.take_along_axis(both, longest, axis=1)[:, 0] - _in_all(least), 0.0)

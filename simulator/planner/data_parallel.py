@@ -56,7 +56,7 @@ class _Group:
     trained: Values
     ranks: Column
     busy: dict[str, Values]
-    """Seconds a byte by operation, [levels, splits, 1]; "replicas" is the all-reduce between replicas."""
+    """Seconds a byte by operation, [levels, splits, 1]; "all_reduce" is the one between replicas."""
 
     @property
     def sharded(self) -> npt.NDArray[np.bool_]:

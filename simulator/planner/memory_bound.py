@@ -79,13 +79,11 @@ class MemoryBound:
         of_layout = self._layouts(splits.only(first), edges, order, slots[first])
         if self._job.offload.activations is not None:
             saved = np.zeros_like(saved)
-        held, alive = order.held, order.alive(micro_batches)
+        held, (alive, ended) = order.held, _in_flight(order, micro_batches)
         before = (alive * saved[:, held]).sum(axis=2)
         if order.fullest_before_backward:
             before += (restored_last + of_layout.unsharded[layout])[:, held].min(axis=2)
-        behind = of_layout.staying[layout]
-        if order.pipeline.chunks == 1:
-            behind += np.maximum(alive[:, :, 0] - 1, 0) * saved[:, held[:, 0]]
+        behind = of_layout.staying[layout] + (ended * saved[:, held]).sum(axis=2)
         resident = of_layout.resident[layout] + self._standing.buffers(splits, edges, order, exchange_bytes)
         return np.asarray((resident + np.maximum(before, behind)).max(axis=1))
 
@@ -96,8 +94,7 @@ class MemoryBound:
         pieces = self.pieces(splits, kinds.edges, order, slots)
         if self._job.offload.activations is not None:
             saved = np.zeros_like(saved)
-        alive = order.alive(micro_batches)
-        behind = np.maximum(alive - 1, 0) if order.pipeline.chunks == 1 else np.zeros_like(alive)
+        alive, behind = _in_flight(order, micro_batches)
         before = least_held(kinds, Pieces(pieces.resident, saved), order, alive)
         after = least_held(kinds, Pieces(pieces.resident + pieces.staying, saved), order, behind)
         return np.asarray(self._standing.of_all(splits) + np.maximum(before, after))
@@ -124,8 +121,7 @@ class MemoryBound:
         pieces, standing = self.pieces(splits, edges, order, slots), self._standing.of_all(splits)
         if self._job.offload.activations is not None:
             saved = np.zeros_like(saved)
-        alive = order.alive(micro_batches)
-        behind = np.maximum(alive - 1, 0) if order.pipeline.chunks == 1 else np.zeros_like(alive)
+        alive, behind = _in_flight(order, micro_batches)
         ahead = 2 if self._job.prefetch and self._job.reshard_after_forward else 1
         coming = (restored + ahead * pieces.unsharded).max(axis=1) * order.fullest_before_backward
         return (
@@ -187,6 +183,14 @@ class MemoryBound:
         if self._job.prefetch and self._job.reshard_after_forward:
             held = held + np.where(np.diff(edges) > 1, elements[edges[1:] - 2], 0.0)
         return held
+
+
+def _in_flight(order: Order, micro_batches: Column) -> tuple[Values, Values]:
+    """Micro-batches alive when a stage is fullest as a backward pass begins, and as it ends: none that is sure where a
+    stage has several chunks. [splits, stages, chunks].
+    """
+    alive = order.alive(micro_batches)
+    return alive, np.maximum(alive - 1, 0) if order.pipeline.chunks == 1 else np.zeros_like(alive)
 
 
 def _with_ends(elements: Values, edges: Edges, *, tower: bool = True) -> Values:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from simulator.model.architecture import Architecture
 from simulator.model.operator import Operator, Workload
+from simulator.model.operators.dispatch import AROUND_EXCHANGE
 from simulator.model.recompute import NOTHING, WHOLE, LayerPlan, Recompute, Stack, plan_layer
 from simulator.model.split import share_model
 from simulator.parallel.folding import apart
@@ -28,7 +29,6 @@ from simulator.program.network import Network
 from simulator.program.step import Pricer, Step
 
 _RECOMPUTE = (NOTHING, WHOLE)
-_BY_DISPATCHER = ("count_rows", "permute", "dispatch_weights", "sort_by_expert", "sort_by_source", "unpermute")
 
 
 class Pricing:
@@ -78,7 +78,7 @@ class Pricing:
         Of Megatron-LM's dispatchers, which differ by the way of exchange, what moves rows on a card is left out.
         """
         if self.job.workload.megatron:
-            parts = [[operator for operator in part if operator.name not in _BY_DISPATCHER] for part in parts]
+            parts = [[operator for operator in part if operator.name not in AROUND_EXCHANGE] for part in parts]
         compiled = self.job.workload.execution == "compiled"
         return plan_layer(parts, recompute, Stack(stops_early=True, compiled=compiled, exchanges=exchanges))
 

@@ -25,6 +25,8 @@ from simulator.model.operators.lane import EXPERT_INPUT, FP32_BYTES, INT64_BYTES
 
 COMBINED = "combined"
 """Name of the tensor that the experts' rows of a token add up to."""
+AROUND_EXCHANGE = ("count_rows", "permute", "dispatch_weights", "sort_by_expert", "sort_by_source", "unpermute")
+"""Names of operators that count and move rows on a card, which ways of exchange do differently."""
 _INT32_BYTES = 4
 _MASK_BYTES = 1
 _SORT_LAUNCHES = 4
