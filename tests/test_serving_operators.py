@@ -136,6 +136,11 @@ def test_rows_travel_in_eight_bits_to_experts_that_multiply_in_them():
     found = served_layer(model("deepseek-v3"), model("deepseek-v3").layers[-1], Iteration((), (10,)), asked)
     wires = {each.operator.name: each.operator.payload_bytes for each in found if each.operator.payload_bytes}
     assert wires == {"dispatch": 7168 * (1 + 4 / 128), "combine": 7168 * 2}
+    # A token is cast before it leaves, and its rows neither sorted in bf16 nor cast again.
+    moved = {each.operator.name: [(one.kind, one.bytes) for one in each.operator.forward] for each in found}
+    assert moved["dispatch"] == [("quantize_blocks", 7168 * (2 + 1 + 4 / 128))]
+    assert moved["sort_by_expert"] == [("copy", 2 * 7168 * (1 + 4 / 128))]
+    assert [kind for kind, _ in moved["experts_fc1"]] == ["served_experts"]
 
 
 def test_ranks_with_the_same_tokens_add_both_sorts_of_experts_up_at_once():

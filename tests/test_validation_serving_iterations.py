@@ -75,7 +75,7 @@ def test_errors_over_all_rows_of_a_node():
 
 
 @pytest.mark.parametrize(
-    ("prompt", "measured", "error"), [(1024, 57_674, 0.237), (2048, 54_543, 0.267), (4096, 50_302, 0.289)]
+    ("prompt", "measured", "error"), [(1024, 57_674, 0.303), (2048, 54_543, 0.328), (4096, 50_302, 0.348)]
 )
 def test_prefill_of_deepseek_v3_on_32_h100(prompt, measured, error):
     """LMSYS, "Deploying DeepSeek with PD disaggregation and large-scale EP on 96 H100 GPUs" (2025-05-05): tokens a
@@ -94,7 +94,7 @@ def test_decoding_of_deepseek_v3_on_72_h100():
     ("ranks", "dense", "experts", "tokens", "prompt", "measured", "error"),
     [
         pytest.param(2, EIGHT, FOUR, 16_384, 2000, 26_156, -0.073, id="LMSYS, GB200 part 2"),
-        pytest.param(4, BF16, EIGHT, 16_384, 2000, 18_471, -0.035, id="LMSYS, GB200 part 2, fp8"),
+        pytest.param(4, BF16, EIGHT, 16_384, 2000, 18_471, 0.009, id="LMSYS, GB200 part 2, fp8"),
         pytest.param(2, EIGHT, FOUR, 32_768, 2048, 26_200, -0.06, id="vLLM 2026-02-03"),
     ],
 )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from simulator.model.cache import BF16_BYTES
 from simulator.model.float8 import aligned
 from simulator.model.operator import Kernel, Operator
-from simulator.model.operators.lane import pointwise
+from simulator.model.operators.lane import EXPERT_INPUT, pointwise
 from simulator.model.serving.formats import BF16, Formats, WeightFormat
 
 FEW_ROWS = 64
@@ -28,7 +28,9 @@ def in_formats(operator: Operator, formats: Formats, native: frozenset[str], kno
     *native* are the accelerator's number formats. Rows travel to experts in fp8 where these multiply in it.
     """
     if operator.payload_bytes and operator.name == "dispatch":
-        return _dispatched(operator, formats.experts, native)
+        return _dispatched(operator, formats.experts, native, known)
+    if operator.makes == EXPERT_INPUT and EXPERT_INPUT in known:
+        return _sorted(operator, formats.experts)
     form = formats.experts if operator.rows == "routed" else formats.dense
     if not operator.reads or not _product(operator.forward[-1]):
         return operator
@@ -73,9 +75,27 @@ def _casts(product: Kernel, form: WeightFormat, native: frozenset[str]) -> tuple
     return (pointwise(moved, kind=_CASTS[computes]),)
 
 
-def _dispatched(operator: Operator, form: WeightFormat, native: frozenset[str]) -> Operator:
-    """Rows on their way to experts that multiply in fp8: cast before they leave (DeepEP `use_fp8`)."""
-    if not arithmetic(form, native).startswith("fp8"):
+def _dispatched(operator: Operator, form: WeightFormat, native: frozenset[str], known: set[str]) -> Operator:
+    """Rows on their way to experts that multiply in fp8: cast before they leave (DeepEP `use_fp8`).
+
+    Its kernel is the cast of one token.
+    """
+    computes = arithmetic(form, native)
+    if not computes.startswith("fp8"):
         return operator
+    known.add(EXPERT_INPUT)
+    row = operator.payload_bytes * form.activation_bytes / BF16_BYTES
+    return replace(
+        operator,
+        forward=(pointwise(operator.payload_bytes + row, kind=_CASTS[computes]),),
+        payload_bytes=row,
+        output_bytes=row,
+    )
+
+
+def _sorted(operator: Operator, form: WeightFormat) -> Operator:
+    """Rows put in the order of their experts as they came."""
     share = form.activation_bytes / BF16_BYTES
-    return replace(operator, payload_bytes=operator.payload_bytes * share)
+    *before, moving = operator.forward
+    forward = (*before, replace(moving, bytes=moving.bytes * share))
+    return replace(operator, forward=forward, output_bytes=operator.output_bytes * share)

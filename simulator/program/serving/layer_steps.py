@@ -183,7 +183,9 @@ class LayerSteps:
         return found
 
     def _exchanged(self, operator: Operator, this: _Pass, number: int) -> Iterator[Step]:
-        """The exchange of rows in the layer with popularity *number*, and before it that of their counts."""
+        """The exchange of rows in the layer with popularity *number*, behind their cast and that of their counts."""
+        if operator.forward and not this.way.one_sided:
+            yield from self._cast(operator, this)
         if operator.counts is not None:
             told = self.network.counts(operator.counts, self._deployment.slots, this.way)
             if told is not None:
@@ -192,6 +194,12 @@ class LayerSteps:
         yield from both[:1]
         yield self._sent(operator, this, number)
         yield from both[1:]
+
+    def _cast(self, operator: Operator, this: _Pass) -> Iterator[Step]:
+        """Of the rank's tokens before their rows travel; one-sided exchanges cast on their way."""
+        own = this.tokens / self._deployment.mesh.tp
+        kernels = tuple(replace(each, bytes=each.bytes * own) for each in operator.forward)
+        return self._plain(Operator("cast", kernels), "small_kernels_s", this.gap_s)
 
     def _packing(self, operator: Operator, this: _Pass, number: int) -> list[Step]:
         """Kernels of low-latency exchanges before rows travel and behind, where other kernels run between them.
