@@ -120,3 +120,10 @@ def test_experts_split_by_width_with_rows_that_travel_are_refused() -> None:
     model = read_architecture(MODELS / "deepseek-v3.json")
     with pytest.raises(ValueError, match=r"etp\(2\) with ep\(4\) .* nearest: ep 8 with etp 1"):
         Deployment(model, NODE, Mesh(dp_shard=8, ep=4, etp=2), popularity=np.full((58, 4, 64), 1 / 256))
+
+
+def test_every_rank_holds_the_logits_of_all_columns() -> None:
+    model = read_architecture(MODELS / "llama-3.1-8b.json")
+    memory = rank_memory(Deployment(model, NODE, Mesh(tp=8), most_tokens=1024, most_sequences=1024), 0)
+    # Behind the stream, twice: 128,256 columns in bf16 and fp32.
+    assert memory.activation_bytes == 2 * 2 * 1024 * 4096 + 6 * 128_256 * 1024

@@ -55,6 +55,18 @@ def test_contexts_keep_their_sum(sequences: int, context: float) -> None:
     assert figures[PARTS.index("dense_s")] == pytest.approx(1e-6 * padded)
 
 
+def test_without_graphs_nothing_is_padded() -> None:
+    asked: list[int] = []
+
+    def price(iteration: Iteration) -> Price:
+        asked.append(len(iteration.decode_contexts))
+        return _linear(iteration)
+
+    for graphs in (True, False):
+        IterationPrices(price, graphs=graphs).of(Load((), 9, 9 * 16.0))
+    assert asked == [16, 9]
+
+
 def test_chunks_keep_their_tokens_and_pairs() -> None:
     # 100 x 50 + 100 x 101 / 2 + 300 x 301 / 2 pairs; the mean context of the chunks is rounded to the grid.
     figures = IterationPrices(_linear).of(Load(((100, 50), (300, 0))))

@@ -11,7 +11,6 @@ from simulator.hardware.node import Node
 from simulator.model.architecture import Architecture
 from simulator.program.drives import Drives
 from simulator.program.host_memory import HostMemory
-from simulator.program.network import Transfer
 from simulator.program.offload import OnDrives
 from simulator.program.serving.offload import Reads, ServingOffload
 
@@ -51,18 +50,14 @@ def lower_tiers(scenario: ServingScenario, cluster: Cluster) -> tuple[Tier, ...]
     """Where caches go that a card of *cluster* lets go, as its part of the node has it."""
     asked = scenario.serving.offload
     cards, host = min(cluster.accelerators, cluster.node.accelerators), HostMemory(cluster, 1)
-    found = [Tier("ddr", asked.kept_in_ddr / cards, lambda size: _longest_s(host.into(size)), host.into(1e9).grade)]
+    found = [Tier("ddr", asked.kept_in_ddr / cards, lambda size: host.into(size).longest_s, host.into(1e9).grade)]
     if asked.kept_on_nvme and cluster.node.nvme is not None:
         drives = asked.nvme
         way = OnDrives(1.0, 1, False, False, drives.direct, drives.block, drives.queue_depth)
         reader = Drives(cluster, host, way)
         read = reader.read_to_card if drives.direct else reader.read
-        found.append(Tier("nvme", asked.kept_on_nvme / cards, lambda size: _longest_s(read(size)), read(1e9).grade))
+        found.append(Tier("nvme", asked.kept_on_nvme / cards, lambda size: read(size).longest_s, read(1e9).grade))
     return tuple(found) if asked.kept_in_ddr else ()
-
-
-def _longest_s(transfer: Transfer) -> float:
-    return float(transfer.duration_ns.max()) / 1e9
 
 
 def _idle_fields(scenario: ServingScenario) -> Iterator[str]:

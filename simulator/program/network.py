@@ -53,6 +53,11 @@ class Transfer:
     algorithms: tuple[str, ...] = ()
     """What the library chose, where it has a choice: of all groups, in order of name."""
 
+    @property
+    def longest_s(self) -> float:
+        """Of the behaviour that takes longest."""
+        return float(self.duration_ns.max()) / 1e9
+
 
 class Network:
     """Collectives of one job on one cluster."""

@@ -57,4 +57,5 @@ def _prices(pool: Pool) -> IterationPrices:
     deployment = pool.deployment
     grades = [tier.grade for tier in pool.tiers] or ["measured"]
     loads = max(grades, key=GRADES.index)
-    return IterationPrices(IterationPricer(deployment).price, pool.batches, len(deployment.architecture.layers), loads)
+    layers, graphs = len(deployment.architecture.layers), deployment.cuda_graphs
+    return IterationPrices(IterationPricer(deployment).price, pool.batches, layers, loads, graphs=graphs)

@@ -56,9 +56,19 @@ class IterationPrices:
     """Prices by *price*, the exact one, of ranks whose engine has so many pipeline *stages*."""
 
     def __init__(
-        self, price: Callable[[Iteration], Price], stages: int = 1, layers: int = 1, loads: str = "measured"
+        self,
+        price: Callable[[Iteration], Price],
+        stages: int = 1,
+        layers: int = 1,
+        loads: str = "measured",
+        *,
+        graphs: bool = True,
     ) -> None:
-        """Caches that come up do so for one of *layers* after the other; *loads* is what is known of their way."""
+        """Caches that come up do so for one of *layers* after the other; *loads* is what is known of their way.
+
+        *graphs*: decoding is replayed with sizes that were captured.
+        """
+        self._padded = captured if graphs else int
         self._price, self._stages, self._layers, self._loads = price, stages, layers, FIGURES.index(loads)
         self._known: dict[Iteration, Figures] = {}
 
@@ -97,7 +107,7 @@ class IterationPrices:
     def _shared(self, loads: Sequence[Load]) -> Figures:
         """What ranks with *loads* do together takes, by what all of them bring; contexts do not matter to experts."""
         prompts = any(load.chunks for load in loads)
-        count = captured if not prompts else int
+        count = self._padded if not prompts else int
         brought = sum(new for load in loads for new, _ in load.chunks) + sum(count(load.decoding) for load in loads)
 
         def of_all(tokens: int) -> Figures:
@@ -111,16 +121,15 @@ class IterationPrices:
     def of(self, load: Load) -> Figures:
         """Figures of an iteration of one rank, others alike."""
         if not load.chunks:
-            return self._decoding(captured(load.decoding), load.contexts)
+            return self._decoding(self._padded(load.decoding), load.contexts)
         count = len(load.chunks)
         tokens = sum(new for new, _ in load.chunks)
         pairs = sum(Chunk(new, cached).pairs for new, cached in load.chunks)
         each = tokens / count
         cached = max(0.0, (pairs - tokens * (each + 1) / 2) / tokens)
         context = load.contexts / load.decoding if load.decoding else 0.0
-        beside = (round(near(load.decoding)),) * 1 if load.decoding else ()
-        decode = (round(near(context)),) * beside[0] if beside else ()
-        return _between(tokens, lambda total: self._chunks(count, total, round(near(cached)), decode))
+        decode = (near(context),) * near(load.decoding)
+        return _between(tokens, lambda total: self._chunks(count, total, near(cached), decode))
 
     def _chunks(self, count: int, tokens: int, cached: int, decode: tuple[int, ...]) -> Figures:
         """*tokens* tokens in *count* nearly equal chunks."""

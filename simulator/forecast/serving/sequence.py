@@ -19,7 +19,7 @@ class Sequence:
     """Tokens still to be computed before the next one of the answer: of the prompt, and after a preemption of what
     there was of the answer."""
     cached: int = 0
-    """Tokens in the cache, while the prompt is computed; later see `context`."""
+    """Tokens in the cache, while the prompt is computed; while it decodes see `base`."""
     base: int = 0
     """While it decodes: tokens in the cache less the iterations that its rank has decoded."""
     ends: int = -1

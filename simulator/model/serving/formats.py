@@ -36,11 +36,6 @@ class WeightFormat:
         group = into if self.group == WHOLE_ROW else self.group
         return out * into * (self.element_bytes + self.scale_bytes / (group * self.rows))
 
-    @property
-    def weight_only(self) -> bool:
-        """Whether products are of bf16 wherever it runs."""
-        return self.arithmetic == "bf16"
-
 
 BF16 = WeightFormat("bf16", 2.0, WHOLE_ROW, 1, 0.0, "bf16", 2.0)
 

@@ -18,6 +18,7 @@ from math import ceil
 import numpy as np
 
 from simulator.model.architecture import Layer, MixtureOfExperts
+from simulator.model.cache import BF16_BYTES
 from simulator.model.parameters import layer_parameters
 from simulator.model.serving.held import cache_need, held_layer, weight_bytes
 from simulator.model.serving.iteration import Iteration
@@ -30,7 +31,6 @@ from simulator.program.serving.expert_rows import expert_rows
 from simulator.program.serving.offload import ServingOffload
 from simulator.routing.table import FloatArray
 
-_BF16_BYTES = 2
 _MATRICES = 2
 """Of an expert, as engines keep them: gate and up in one, and down (vLLM `w13_weight`, `w2_weight`)."""
 
@@ -116,7 +116,7 @@ class BelowTheCard:
         if self._offload.experts == "fetched":
             copies = ceil(chosen * _MATRICES)
             return replace(found, chosen=self._host.into(chosen * one, copies=copies) if chosen else None)
-        states = float(iteration.tokens * (part.latent or deployment.architecture.hidden) * _BF16_BYTES)
+        states = float(iteration.tokens * (part.latent or deployment.architecture.hidden) * BF16_BYTES)
         flops = float(rows.rows.sum()) * 2.0 * _weights(deployment, held)
         work = self._host.multiply(
             chosen * one, flops, self._offload.threads, formats=(deployment.formats.experts.arithmetic, "bf16")

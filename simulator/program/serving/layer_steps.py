@@ -168,7 +168,7 @@ class LayerSteps:
             if seconds is not None and known is not None:
                 return Step("tensor_parallel_s", seconds, known.grade, 1)
         transfer = self.network.collective(asked, asked.bytes)
-        return None if transfer is None else Step("tensor_parallel_s", _longest_s(transfer), transfer.grade, 1)
+        return None if transfer is None else Step("tensor_parallel_s", transfer.longest_s, transfer.grade, 1)
 
     def _routed(self, operator: Operator, part: PartName, this: _Pass, load: ExpertRows) -> list[list[Step]]:
         """Of the rank whose kernels take longest, for each layer."""
@@ -189,7 +189,7 @@ class LayerSteps:
         if operator.counts is not None:
             told = self.network.counts(operator.counts, self._deployment.slots, this.way)
             if told is not None:
-                yield Step("exchange_s", _longest_s(told), told.grade, 1, waited_for=True)
+                yield Step("exchange_s", told.longest_s, told.grade, 1, waited_for=True)
         both = self._packing(operator, this, number)
         yield from both[:1]
         yield self._sent(operator, this, number)
@@ -255,7 +255,7 @@ def _step(transfer: Transfer | None) -> Step:
     if transfer is None:
         return Step("exchange_s", 0.0, "measured")
     taken = float(np.max(transfer.collective.compute_taken))
-    return Step("exchange_s", _longest_s(transfer), transfer.grade, 1, taken=taken)
+    return Step("exchange_s", transfer.longest_s, transfer.grade, 1, taken=taken)
 
 
 def _first_alike(popularity: FloatArray | None) -> list[int]:
@@ -264,7 +264,3 @@ def _first_alike(popularity: FloatArray | None) -> list[int]:
         return []
     first: dict[bytes, int] = {}
     return [first.setdefault(layer.tobytes(), number) for number, layer in enumerate(popularity)]
-
-
-def _longest_s(transfer: Transfer) -> float:
-    return float(np.max(transfer.duration_ns)) / 1e9

@@ -8,6 +8,7 @@ are told apart from what the allocator hands out, as in training.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 
@@ -92,7 +93,9 @@ def _activations(deployment: Deployment, stage: int) -> float:
             made = _made(served.operator, rows)
             most = max(most, before + made)
             before = made
-    logits = (_BF16_BYTES + _FP32_BYTES) * model.vocabulary / mesh.tp * min(tokens, deployment.most_sequences)
+    # Every rank gathers all columns (`head.last_operators`).
+    columns = ceil(model.vocabulary / mesh.tp) * mesh.tp
+    logits = float((_BF16_BYTES + _FP32_BYTES) * columns * min(tokens, deployment.most_sequences))
     return 2 * stream + max(most, logits if stage == mesh.pp - 1 else 0.0)
 
 

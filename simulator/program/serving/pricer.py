@@ -7,6 +7,7 @@ engines run it beside the device (vLLM `--async-scheduling`, SGLang's overlap sc
 
 from __future__ import annotations
 
+from simulator.model.cache import BF16_BYTES
 from simulator.model.serving.head import first_operators, last_operators
 from simulator.program.serving.below import BelowTheCard, on_card
 from simulator.program.serving.deployment import Deployment
@@ -15,8 +16,6 @@ from simulator.program.serving.layer_steps import LayerSteps
 from simulator.program.serving.overlap import overlapped
 from simulator.program.serving.streaming import Layer, streamed
 from simulator.program.serving.timing import Step, grades_of, in_order
-
-_BF16_BYTES = 2
 
 
 class IterationPricer:
@@ -81,6 +80,6 @@ class IterationPricer:
 
     def _handed_over(self, stage: int, iteration: Iteration) -> Step:
         """The hidden states of all tokens, to the next stage."""
-        size = float(iteration.tokens * self._deployment.architecture.hidden * _BF16_BYTES)
+        size = float(iteration.tokens * self._deployment.architecture.hidden * BF16_BYTES)
         transfer = self._layers.network.hand_over(size, "", stage, stage + 1)
-        return Step("pipeline_s", float(transfer.duration_ns.max()) / 1e9, transfer.grade, 1)
+        return Step("pipeline_s", transfer.longest_s, transfer.grade, 1)
