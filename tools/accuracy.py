@@ -43,8 +43,12 @@ SOURCES = {
     "torchao": "torchao: Llama 3 8B and Llama 4 Scout, bf16 and fp8, on H100, B200 and MI300X",
     "torchtitan": "torchtitan: Llama 3.1 8B on 8 H100 held at 500 W, bf16 and fp8",
     "nemo": "NeMo 24.07: Llama 2 and 3 in fp8 on 8 H100",
-    "serving-aic": "serving, further tokens: DeepSeek-V3, Llama 3.1 70B and Kimi K2.5 on H100 to B300",
+    "zenflow": "DeepSpeed's ZeRO-2, ZeRO-Offload and ZenFlow on two A100",
     "megatron": "Megatron-LM and its Bridge: GPT, Moonlight, Qwen3-30B and Llama 3 8B, bf16 and fp8, on A100 to GB300",
+    "serving-aic": "serving, further tokens: DeepSeek-V3, Llama 3.1 70B and Kimi K2.5 on H100 to B300",
+    "serving-trtllm": "serving, most tokens a second: Llama 3.3 70B, Qwen3-235B and DeepSeek-R1 on H100 and H200",
+    "serving-wide": "serving over many nodes: DeepSeek-V3 on 32 and 72 H100 (LMSYS)",
+    "serving-tiers": "serving from host memory and drives: ZeRO-Inference, KTransformers",
 }
 TIMES = (
     "step_time_s",
