@@ -29,6 +29,7 @@ from simulator.planner.case import Case, Row, data_version, make_case
 from simulator.planner.expert_rows import ExpertRows
 from simulator.planner.own_layout import with_own_layout
 from simulator.planner.pareto import front
+from simulator.planner.records import MOST_BYTES, records_bytes
 from simulator.planner.search import Search
 from simulator.planner.sharpening import Sharpening
 from simulator.planner.split_prices import SplitPrices
@@ -131,7 +132,9 @@ def prepare(scenario: Scenario, folder: Path) -> tuple[Search, Callable[[int], C
         return make_case(changed(scenario, settings | {"campaign": None}), folder, settings, version, if_it_fits=True)
 
     survival = Survival(left, case_left) if left is not None else None
-    return Search(splits, bounds, job.cluster.accelerator.hbm_capacity_bytes, str(job.recompute), own, survival), case
+    records = records_bytes(splits, len(job.architecture.layers), scenario.training.global_batch_sequences)
+    capacity_bytes = job.cluster.accelerator.hbm_capacity_bytes
+    return Search(splits, bounds, capacity_bytes, records, str(job.recompute), own, survival), case
 
 
 def _that_survive(splits: Splits, scenario: Scenario, left: int, node: int) -> Splits:
@@ -192,6 +195,7 @@ def answer(scenario: Scenario, search: Search, store: Store) -> dict[str, Any]:
             "checked": len(search.rows) - search.simulated,
             "simulated": search.simulated,
             "left": len(left),
+            "too_large_to_simulate": int((search.records_bytes[left] > MOST_BYTES).sum()),
         },
         "file": str(store.file),
     }

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from simulator.planner.bounds import Bound
 from simulator.planner.case import Row
+from simulator.planner.records import MOST_BYTES
 from simulator.planner.sharpening import Sharpening
 from simulator.planner.splits import LAYOUT, WAYS, Splits
 from simulator.planner.survival import Survival
@@ -27,6 +28,8 @@ class Search:
     splits: Splits
     bounds: Sharpening
     capacity_bytes: float
+    records_bytes: npt.NDArray[np.float64]
+    """What a simulation of each takes to be written down."""
     own_recompute: str
     """The scenario's recomputation, in words."""
     own: int | None = None
@@ -111,7 +114,8 @@ class Search:
 
     def next(self, count: int) -> list[int]:
         """At most *count* candidates to simulate now: those that may win, failing that those that may take less memory;
-        lowest bound first, one of each family; the scenario's own layout before all.
+        lowest bound first, one of each family, none that is too large to simulate; the scenario's own layout before
+        all.
         """
         own = [self.own] if self.own is not None and self.own not in self.rows and self.fitting[self.own] else []
         return [*own, *self._lowest(count - len(own), besides=own)]
@@ -121,7 +125,7 @@ class Search:
         while count:
             promising = self.promising()
             numbers = promising if len(promising) else self.roomier()
-            numbers = numbers[~np.isin(numbers, besides)]
+            numbers = numbers[~np.isin(numbers, besides) & (self.records_bytes[numbers] <= MOST_BYTES)]
             chosen = self._one_a_family(numbers, count)
             if self.bounds.is_sharp(chosen).all():
                 return [int(number) for number in chosen]

@@ -74,7 +74,9 @@ def counted_line(plan: Mapping[str, Any]) -> str:
     if plan["complete"]:
         return f"{words}; nothing that is left can be faster"
     faster = f"up to {100 * plan['may_be_faster_by']:.0f} % faster as far as bounds tell"
-    return f"{words}, {counted['left']:,} left, {faster}: --simulate looks at more"
+    large = counted["too_large_to_simulate"]
+    told = f" ({large:,} of them too large to simulate)" if large else ""
+    return f"{words}, {counted['left']:,} left{told}, {faster}: --simulate looks at more"
 
 
 def own_line(plan: Mapping[str, Any]) -> list[str]:
