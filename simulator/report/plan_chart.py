@@ -46,6 +46,10 @@ _TOLD = 6
 _KEY_LEFT, _KEY_TOP, _KEY_COLUMNS = 0.72, 0.83, 46
 _KEY_LINE, _KEY_GAP = 0.0225, 0.018
 """Heights of a line and between splits, of the figure's."""
+_COUNTED_LETTERS = 150
+"""That the line of counts has room for at its usual size."""
+_NEAR = 0.02
+"""Of an axis, how near numbers would lie over each other."""
 
 
 def plan_chart(plan: Mapping[str, Any]) -> Figure:
@@ -55,7 +59,9 @@ def plan_chart(plan: Mapping[str, Any]) -> Figure:
     figure = Figure(figsize=SIZE_INCHES, facecolor="white")
     best = f"Best split found: {human_time(plan['winner']['step_time_s'])} a step on {plan['accelerators']:,} cards"
     titles(figure, best, plan["scenario"])
-    figure.text(0.015, 0.915, counted_line(plan), fontsize=11, color=FAINT, va="center")
+    counted = counted_line(plan)
+    size = 11 * min(1.0, _COUNTED_LETTERS / len(counted))
+    figure.text(0.015, 0.915, counted, fontsize=size, color=FAINT, va="center")
     axes = figure.add_axes((0.065, 0.09, 0.63, 0.74))
     points = [_point(split) for split in plan["splits"] if split["verdict"] in COLOURS]
     limit_s = _SLOWEST_SHOWN * plan["winner"]["step_time_s"]
@@ -100,20 +106,31 @@ def _mark(figure: Figure, axes: Axes, plan: Mapping[str, Any]) -> None:
     """
     told = [split for split in plan["splits"] if split["step_time_s"] is not None][:_TOLD]
     top = _KEY_TOP
-    numbers: dict[str, list[int]] = {}
-    for number, split in enumerate(told, 1):
-        numbers.setdefault(_figures(split), []).append(number)
-    for alike in numbers.values():
-        split = told[alike[0] - 1]
+    for (seconds, held), alike in _together(axes, told).items():
         axes.annotate(
-            ", ".join(map(str, alike)), (split["step_time_s"], split["peak_bytes"] / _GB), xytext=(0, 9),
-            textcoords="offset points", ha="center", fontsize=10, fontweight="bold", color=INK, zorder=5,
+            ", ".join(map(str, alike)), (seconds, held), xytext=(0, 9), textcoords="offset points", ha="center",
+            fontsize=10, fontweight="bold", color=INK, zorder=5,
         )  # fmt: skip
     for number, split in enumerate(told, 1):
         words = _told(split)
         figure.text(_KEY_LEFT, top, f"{number}", fontsize=11, fontweight="bold", color=INK, va="top")
         figure.text(_KEY_LEFT + 0.018, top, words, fontsize=9, color=INK, va="top", linespacing=1.35)
         top -= _KEY_LINE * (1 + words.count("\n")) + _KEY_GAP
+
+
+def _together(axes: Axes, told: list[Mapping[str, Any]]) -> dict[tuple[float, float], list[int]]:
+    """Numbers of the splits that are *told*, by place: those whose numbers would lie over each other have one."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    numbers: dict[tuple[float, float], list[int]] = {}
+    for number, split in enumerate(told, 1):
+        place = split["step_time_s"], split["peak_bytes"] / _GB
+        near = (
+            other
+            for other in numbers
+            if abs(other[0] - place[0]) < _NEAR * (right - left) and abs(other[1] - place[1]) < _NEAR * (top - bottom)
+        )
+        numbers.setdefault(next(near, place), []).append(number)
+    return numbers
 
 
 def _told(split: Mapping[str, Any]) -> str:

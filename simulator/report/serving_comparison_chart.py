@@ -32,6 +32,7 @@ def serving_comparison_chart(result: Mapping[str, Any]) -> Figure:
     axes.set_ylim(0, 1.12 * max(rates, default=1.0))
     axes.set_xlabel("tokens a second of one answer (median)", fontsize=10, color=INK)
     axes.set_title("tokens of answers a second, each accelerator", loc="left", fontsize=10.5, color=INK)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.grid(color=FAINT, lw=0.3, alpha=0.5)
     axes.spines[["right", "top"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
