@@ -36,7 +36,7 @@ def sizing_chart(result: Mapping[str, Any]) -> Figure:
         )  # fmt: skip
         axes.annotate(
             _label(one), (position, wall["p90"]), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=10,
-            color=INK,
+            color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1}, zorder=4,
         )  # fmt: skip
     kinds = {_kind(one, best) for one in planned}
     legend(figure, [(colour, kind) for kind, colour in _COLOURS.items() if kind in kinds])
