@@ -68,6 +68,8 @@ class Point:
 
 def main() -> None:
     """Write the chart named first, and print the rows of the table."""
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python tools/swap_regimes.py PNG")
     sizes = sorted({size for tokens in TOKENS for size in (tokens, tokens // 2)})
     asked = [(tokens, rate) for tokens in TOKENS for rate in GB_PER_S]
     processes = Parallel(n_jobs=PROCESSES, return_as="generator")
