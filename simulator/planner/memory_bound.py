@@ -77,8 +77,7 @@ class MemoryBound:
         """
         first, layout = splits.distinct(*LAYOUT)
         of_layout = self._layouts(splits.only(first), edges, order, slots[first])
-        if self._job.offload.activations is not None:
-            saved = np.zeros_like(saved)
+        saved = self._on_card(saved)
         held, (alive, ended) = order.held, _in_flight(order, micro_batches)
         before = (alive * saved[:, held]).sum(axis=2)
         if order.fullest_before_backward:
@@ -92,12 +91,15 @@ class MemoryBound:
     ) -> Values:
         """Bytes of each split however its layers lie on stages. *saved* as in `of`, by piece of *kinds*."""
         pieces = self.pieces(splits, kinds.edges, order, slots)
-        if self._job.offload.activations is not None:
-            saved = np.zeros_like(saved)
+        saved = self._on_card(saved)
         alive, behind = _in_flight(order, micro_batches)
         before = least_held(kinds, Pieces(pieces.resident, saved), order, alive)
         after = least_held(kinds, Pieces(pieces.resident + pieces.staying, saved), order, behind)
         return np.asarray(self._standing.of_all(splits) + np.maximum(before, after))
+
+    def _on_card(self, saved: Values) -> Values:
+        """What of *saved* does not go to the host."""
+        return saved if self._job.offload.activations is None else np.zeros_like(saved)
 
     def pieces(self, splits: Splits, edges: Edges, order: Order, slots: Column) -> Layouts:
         """Bytes of weights of *splits* in pieces of the model between *edges*, whatever stage they are on."""
@@ -119,8 +121,7 @@ class MemoryBound:
         begins, and as one ends. *saved* and *restored* as in `of`, by piece.
         """
         pieces, standing = self.pieces(splits, edges, order, slots), self._standing.of_all(splits)
-        if self._job.offload.activations is not None:
-            saved = np.zeros_like(saved)
+        saved = self._on_card(saved)
         alive, behind = _in_flight(order, micro_batches)
         ahead = 2 if self._job.prefetch and self._job.reshard_after_forward else 1
         coming = (restored + ahead * pieces.unsharded).max(axis=1) * order.fullest_before_backward

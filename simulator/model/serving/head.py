@@ -9,12 +9,11 @@ from __future__ import annotations
 from math import ceil
 
 from simulator.model.architecture import Architecture
+from simulator.model.cache import BF16_BYTES, FP32_BYTES
 from simulator.model.operator import Collective, Kernel, Operator
 from simulator.model.operators.layers import embedding_operators, loss_operators
 from simulator.model.serving.iteration import Iteration
 from simulator.model.serving.layers import workload
-
-_BF16_BYTES, _FP32_BYTES = 2, 4
 
 
 def first_operators(architecture: Architecture, iteration: Iteration, tp: int) -> tuple[Operator, ...]:
@@ -28,10 +27,10 @@ def last_operators(architecture: Architecture, iteration: Iteration, tp: int) ->
     found = loss_operators(architecture, workload(rows, tp), "compiled")
     end = next(number for number, operator in enumerate(found) if operator.name == "lm_head")
     logits = rows.tokens * ceil(architecture.vocabulary / tp) * tp
-    gather = (Collective("all_gather", "tp", float(_BF16_BYTES * logits)),) if tp > 1 else ()
+    gather = (Collective("all_gather", "tp", float(BF16_BYTES * logits)),) if tp > 1 else ()
     kernels = (
-        Kernel("cast_up", 0.0, float((_BF16_BYTES + _FP32_BYTES) * logits)),
-        Kernel("reduction", 0.0, float(_FP32_BYTES * logits), dtype="fp32"),
+        Kernel("cast_up", 0.0, float((BF16_BYTES + FP32_BYTES) * logits)),
+        Kernel("reduction", 0.0, float(FP32_BYTES * logits), dtype="fp32"),
     )
     return (
         *found[: end + 1],

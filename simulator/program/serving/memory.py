@@ -13,6 +13,7 @@ from math import ceil
 import numpy as np
 
 from simulator.model.architecture import MixtureOfExperts
+from simulator.model.cache import BF16_BYTES, FP32_BYTES
 from simulator.model.operator import Operator
 from simulator.model.parameters import embedding_parameters, head_parameters
 from simulator.model.serving.held import CacheNeed
@@ -23,8 +24,6 @@ from simulator.program.exchanges import exchanges
 from simulator.program.serving.deployment import Deployment
 from simulator.program.serving.expert_rows import expert_rows
 from simulator.program.serving.placed import placed
-
-_BF16_BYTES, _FP32_BYTES = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ def rank_memory(deployment: Deployment, stage: int) -> RankMemory:
     found = dict(where.card)
     ends = (*embedding_parameters(architecture),) if stage == 0 else ()
     ends += (*head_parameters(architecture),) if stage == mesh.pp - 1 else ()
-    found["embedding and head"] = float(_BF16_BYTES * sum(parameter.elements for parameter in ends))
+    found["embedding and head"] = float(BF16_BYTES * sum(parameter.elements for parameter in ends))
     handles = deployment.cluster.accelerator.matmul_workspace_bytes
     axes = (mesh.tp > 1, deployment.exchanges, mesh.pp > 1)
     return RankMemory(
@@ -85,7 +84,7 @@ def _activations(deployment: Deployment, stage: int) -> float:
     native = frozenset(deployment.cluster.accelerator.sheet.dense_flops_per_s)
     setting = Setting(mesh.tp, mesh.etp, deployment.exchanges, deployment.formats, native)
     iteration = Iteration((Chunk(tokens),))
-    most, stream = 0.0, float(_BF16_BYTES * tokens * model.hidden)
+    most, stream = 0.0, float(BF16_BYTES * tokens * model.hidden)
     for layer in {(layer.mixer, layer.feed_forward): layer for layer in deployment.layers_of(stage)}.values():
         rows = _hottest_rows(deployment, layer.feed_forward) if isinstance(layer.feed_forward, MixtureOfExperts) else 0
         before = stream
@@ -95,7 +94,7 @@ def _activations(deployment: Deployment, stage: int) -> float:
             before = made
     # Every rank gathers all columns (`head.last_operators`).
     columns = ceil(model.vocabulary / mesh.tp) * mesh.tp
-    logits = float((_BF16_BYTES + _FP32_BYTES) * columns * min(tokens, deployment.most_sequences))
+    logits = float((BF16_BYTES + FP32_BYTES) * columns * min(tokens, deployment.most_sequences))
     return 2 * stream + max(most, logits if stage == mesh.pp - 1 else 0.0)
 
 
@@ -117,7 +116,7 @@ def _buffers(deployment: Deployment) -> float:
     part = next((layer.feed_forward for layer in deployment.architecture.moe_layers()), None)
     if not deployment.exchanges or not isinstance(part, MixtureOfExperts):
         return 0.0
-    row = float(_BF16_BYTES * (part.latent or deployment.architecture.hidden))
+    row = float(BF16_BYTES * (part.latent or deployment.architecture.hidden))
     experts = deployment.slots * deployment.mesh.ep
     ways = {deployment.prefill_exchange, deployment.decode_exchange}
     sent = -(-deployment.most_sequences // deployment.mesh.tp)
