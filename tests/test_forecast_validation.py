@@ -77,6 +77,14 @@ def test_folders_are_searched_through_in_order(folder: Path) -> None:
     assert measured_cases([own, folder / "a"]) == [own, early]
 
 
+def test_scenarios_that_wait_for_their_run_are_passed_over_unless_named(folder: Path) -> None:
+    waiting = folder / "a" / "unmeasured"
+    waiting.mkdir(parents=True)
+    own, other = case(folder / "a", "1"), case(waiting, "2")
+    assert measured_cases([folder]) == [own]
+    assert measured_cases([waiting]) == [other]
+
+
 def test_every_place_that_holds_no_case_is_told(folder: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(InvalidDocument) as caught:

@@ -33,6 +33,8 @@ METRICS: dict[str, Callable[[dict[str, Any]], float]] = {
     "prompt_tokens_per_s_per_accelerator": lambda summary: float(summary["prompt_tokens_per_s_per_accelerator"]),
 }
 """How a forecast's summary answers each measured figure."""
+WAITING = "unmeasured"
+"""Folder below a folder of cases whose scenarios have no measurement yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,14 @@ class Comparison:
 def measured_cases(places: Iterable[Path]) -> list[Path]:
     """The scenario files that *places* (files or folders, searched through) name; the shipped cases for none.
 
-    Raise :exc:`InvalidDocument` for a place that does not exist or a folder without scenarios.
+    What lies in a folder `unmeasured` waits for its run and is passed over, unless a place names it. Raise
+    :exc:`InvalidDocument` for a place that does not exist or a folder without scenarios.
     """
     found: list[Path] = []
     problems = []
     for place in list(places) or [shipped("tests", "validation")]:
-        files = sorted(place.rglob("*.yaml")) if place.is_dir() else [place]
+        below = (path for path in place.rglob("*.yaml") if WAITING not in path.relative_to(place).parts)
+        files = sorted(below) if place.is_dir() else [place]
         if not files or not files[0].is_file():
             problems.append(Problem(str(place), None, "", "no such file, or a folder without scenarios (*.yaml)"))
         found += files
