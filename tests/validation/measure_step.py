@@ -1,16 +1,16 @@
 """Measure real training steps: the script behind the measured cases of this folder.
 
     python measure_step.py cases.json results.jsonl            # cases of one GPU
-    torchrun --nproc-per-node 2 measure_step.py ...            # cases that say "gpus": 2
+    torchrun --nproc-per-node N measure_step.py ...            # cases that say "gpus": N
 
 Uses public libraries only (torch, transformers, peft) and random weights and tokens. A case is an object: {id, model (a
-config.json's fields), micro_batch, sequence, gpus, compile, recompute, lora {rank, targets}, master_weights, optimizer
-("fused", "foreach", "sgd", "muon" or, with torchao, "adamw_8bit"), data_parallel ("fsdp2", "ddp" or, with deepspeed,
-"zero2"), settings (its own), accumulate, swap {parts, prefetch} as `activation_swap.py` has it, steps, profile,
-history}. One line of JSON a case is appended to the results:
-median step time by wall clock between synchronised steps, allocator peaks, and, if asked, GPU time by operator and
-shape. With "history", a number of steps, every allocation from the model's making to the end of those first steps is
-written beside the results, as `allocation_history.py` says.
+config.json's fields), micro_batch, sequence, gpus, tp (ranks that share each layer, as `tensor_parallel.py` has it; the
+others are data parallel), compile, recompute, lora {rank, targets}, master_weights, optimizer ("fused", "foreach",
+"sgd", "muon" or, with torchao, "adamw_8bit"), data_parallel ("fsdp2", "ddp" or, with deepspeed, "zero2"), settings (its
+own), accumulate, swap {parts, prefetch} as `activation_swap.py` has it, steps, profile, history}. One line of JSON a
+case is appended to the results: median step time by wall clock between synchronised steps, allocator peaks, and, if
+asked, GPU time by operator and shape. With "history", a number of steps, every allocation from the model's making to
+the end of those first steps is written beside the results, as `allocation_history.py` says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ import torch
 import torch.distributed as dist
 from activation_swap import Swapper
 from allocation_history import History
+from tensor_parallel import split
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import loss_parallel
 from transformers import AutoConfig, AutoModelForCausalLM
 
 GIB = 2**30
@@ -48,7 +51,8 @@ def main() -> None:
         began = time.perf_counter()
         try:
             history = results_path.parent / f"{case['id']}.allocations.txt.gz" if case.get("history") else None
-            result = measure(case, world, history if rank == 0 else None)
+            with loss_parallel():  # concerns logits that are split alone
+                result = measure(case, world, history if rank == 0 else None)
         except torch.cuda.OutOfMemoryError as error:
             result = {"error": f"out of memory: {str(error)[:200]}"}
         result |= {"id": case["id"], "case": case, "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
@@ -68,6 +72,7 @@ def main() -> None:
 def measure(case: dict[str, Any], world: int, history_path: Path | None) -> dict[str, Any]:
     """Run the steps of one case and read the clocks and the allocator, whose history may go to *history_path*."""
     torch.cuda.reset_peak_memory_stats()
+    torch.manual_seed(0)  # ranks that share layers read the same tokens
     history = History() if history_path else None
     model = build(case, world)
     optimizer = Optimizers(model, case.get("optimizer", "fused"))
@@ -199,10 +204,16 @@ def build(case: dict[str, Any], world: int) -> torch.nn.Module:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if case.get("lora"):
             model.enable_input_require_grads()
-    way, settings = case.get("data_parallel", "fsdp2"), case.get("settings", {})
-    if world > 1 and way == "fsdp2":
+    way, settings, copies = case.get("data_parallel", "fsdp2"), case.get("settings", {}), world
+    if tp := case.get("tp"):
+        copies = world // tp
+        mesh = init_device_mesh("cuda", (copies, tp), mesh_dim_names=("dp", "tp"))
+        split(model, mesh["tp"])
+        settings = settings | {"mesh": mesh["dp"]}
+        torch.cuda.empty_cache()
+    if copies > 1 and way == "fsdp2":
         shard(model, settings)
-    if world > 1 and way == "ddp":
+    if copies > 1 and way == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model, **settings)
     if case.get("compile"):
         # Layer by layer, as trainers do: compiled as a whole, the model would build an explicit attention mask.
