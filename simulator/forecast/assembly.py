@@ -153,6 +153,7 @@ def _workload(scenario: Scenario) -> Workload:
         context=training.context_parallel,
         etp=split.etp,
         megatron=training.megatron_stack,
+        spread_experts=split.ep > 1,
         # Megatron-LM's dispatcher sends no rows in fp8: a stack that does is another.
         sent_once=training.megatron_stack
         and split.ep > 1

@@ -194,6 +194,9 @@ class Workload:
     """Whether the hand-fused stack is Megatron-LM's on Transformer Engine: what runs where stacks differ."""
     framework_table: bool = False
     """Whether the rows of tokens that came are then found by PyTorch's kernels, not by a fused one."""
+    spread_experts: bool = False
+    """Whether routed experts lie on several ranks, where no row is without an expert; Hugging Face's, all on one, mask
+    such rows whether there are any or not."""
     sent_once: bool = False
     """Whether a token goes once to each rank that holds experts of it, where its rows are made and summed."""
     fused_experts: bool = False

@@ -53,13 +53,14 @@ class Pricing:
         """The workload of a split, of as many *sequences* like the job's own one.
 
         Weights in fp8 are taken to be cast already, which is so with ZeRO-1 alone. Of what is multiplied in fp8 no
-        original is kept, but where the job's own *recompute* discards it.
+        original is kept, but where the job's own *recompute* discards it. Rows of no expert are not masked, as they
+        are where experts lie on several ranks.
         """
         base, float8 = self.job.workload, self.job.workload.float8
         lengths = base.sequence_lengths * sequences
         originals = float8.originals if float8 and recompute == self.job.recompute else frozenset()
         cast = replace(float8, kept=True, originals=originals & recompute.discarded) if float8 else None
-        return replace(base, sequence_lengths=lengths, tp=tp, cp=cp, etp=etp, float8=cast)
+        return replace(base, sequence_lengths=lengths, tp=tp, cp=cp, etp=etp, float8=cast, spread_experts=True)
 
     def network(self, mesh: Mesh, group: int) -> Network:
         """The network of one *group*; of none where neighbouring groups lie differently on the fabric."""

@@ -21,7 +21,7 @@ from simulator.engine.task import Allocation
 from simulator.hardware.collective import Operation
 from simulator.model.operator import Kernel
 from simulator.parallel.sharding import ShardGroup
-from simulator.program.costs import Costs
+from simulator.program.costs import Costs, Priced
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.host_shards import HostShards
 from simulator.program.network import Network, Transfer
@@ -36,6 +36,8 @@ COMPUTE_BYTES = 2
 TENSORS_PER_KERNEL = 100
 """Tensors that one multi-tensor kernel takes, about: its argument space holds so many addresses."""
 SCALE_BYTES = 4
+REDUCED = {2: "bf16", 4: "fp32"}
+"""Name of the format of a reduction by its bytes an element."""
 
 
 class Fsdp:
@@ -117,6 +119,8 @@ class Fsdp:
         done, self._spent = (self._spent, own) if keep_buffers else (own, self._spent)
         traffic = 2.0 * sum(g.gathered_bytes for g in groups)
         copy = self._costs.price(Kernel("split_copy", 0.0, traffic, launches=len(groups)))
+        if casts := self._casts(group for group in groups if group.ranks == 1):
+            copy += casts
         parameters = [
             tensors(
                 f"unsharded.{g.name}",
@@ -192,7 +196,7 @@ class Fsdp:
         buffer = allocation(key, "reduce buffers", size)
         copy_in = emitter.compute(f"copy-in {group.name}", "chunk_cat", copy, allocates=[buffer])
         emitter.release(*self._made.pop(group.name, []))
-        position = copy_in
+        position = copy_in if group.ranks > 1 else self._pass_on(group, size)
         result = self._result(group)
         steps: tuple[tuple[Operation, str, float], ...] = (
             ("reduce_scatter", group.axis, size),
@@ -211,6 +215,21 @@ class Fsdp:
         if emitter.holds(f"reduced.{group.name}"):
             emitter.release(f"reduced.{group.name}")
         self._reduces = [(position, key)]
+
+    def _pass_on(self, group: ShardGroup, size: float) -> int:
+        """Copy what one rank has to itself from the reduction's input to its result; experts' is divided before.
+
+        Experts on several ranks get gradients of all tokens, which torchtitan divides by the ranks of the mesh: between
+        ranks in the reduction, here in a pass of its own. PyTorch does both beside compute, at the same memory's rate.
+        """
+        divides = group.axis == "efsdp"
+        divided = [allocation(f"divided.{group.name}", "workspace", size, pool=REDUCE)] if divides else []
+        copy = self._costs.price(Kernel("copy", 0.0, 2 * size, dtype=REDUCED[self._reduce_bytes]))
+        if divides:
+            copy += self._costs.price(Kernel("elementwise", 0.0, 2 * size, dtype=REDUCED[self._reduce_bytes]))
+        position = self._emitter.compute(f"pass on {group.name}", "copy", copy, allocates=divided)
+        self._emitter.release(*(one.key for one in divided))
+        return position
 
     def _copy_in_bytes(self, group: ShardGroup) -> float:
         """What the gradients of *group* take when they are copied into a reduction's buffer."""
@@ -283,12 +302,16 @@ class Fsdp:
         owned = sum(group.gathered_bytes / group.ranks for group in shards)
         owned += sum(self._post_forward.part_bytes(group) for group in parts)
         copy = self._costs.price(Kernel("split_copy", 0.0, 2.0 * owned, launches=len(groups)))
-        recast = [share for group in shards for share in group.recast(self._stored_bytes)]
-        if recast:
-            traffic = sum((self._stored_bytes + share.width) * share.shard for share in recast)
-            copy += self._costs.price(Kernel("cast_down", 0.0, float(traffic)))
+        if casts := self._casts(shards):
+            copy += casts
         position = self._emitter.compute(f"gather copy-in {unit.name}", "split_copy", copy)
         return (position, *self._last_copy_out) if ahead or not self._last_copy_out else self._last_copy_out
+
+    def _casts(self, groups: Iterable[ShardGroup]) -> Priced | None:
+        """Casts of the shards of *groups* to the format that they are gathered in, where it is not their own."""
+        recast = [share for group in groups for share in group.recast(self._stored_bytes)]
+        traffic = sum((self._stored_bytes + share.width) * share.shard for share in recast)
+        return self._costs.price(Kernel("cast_down", 0.0, float(traffic))) if recast else None
 
     def _copied(self, unit: Unit) -> tuple[ShardGroup, ...]:
         """Groups of *unit* that are gathered or cast before use."""

@@ -7,10 +7,12 @@ Uses public libraries only (torch, transformers, peft) and random weights and to
 config.json's fields), micro_batch, sequence, gpus, tp (ranks that share each layer, as `tensor_parallel.py` has it; the
 others are data parallel), compile, recompute, lora {rank, targets}, master_weights, optimizer ("fused", "foreach",
 "sgd", "muon" or, with torchao, "adamw_8bit"), data_parallel ("fsdp2", "ddp" or, with deepspeed, "zero2"), settings (its
-own), accumulate, swap {parts, prefetch} as `activation_swap.py` has it, steps, profile, history}. One line of JSON a
-case is appended to the results: median step time by wall clock between synchronised steps, allocator peaks, and, if
-asked, GPU time by operator and shape. With "history", a number of steps, every allocation from the model's making to
-the end of those first steps is written beside the results, as `allocation_history.py` says.
+own), dp_replicate (of FSDP2), ep (ranks that share experts, as `expert_parallel.py` does it), made ("sharded": as
+shards, on the meta device first), accumulate, swap {parts, prefetch} as `activation_swap.py` has it, steps, profile,
+history}. One line of JSON a case is appended to the results: median step time by wall clock between synchronised
+steps, allocator peaks, and, if asked, GPU time by operator and shape. With "history", a number of steps, every
+allocation from the model's making to the end of those first steps is written beside the results, as
+`allocation_history.py` says.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ import torch
 import torch.distributed as dist
 from activation_swap import Swapper
 from allocation_history import History
+from expert_parallel import rows_by_expert
+from fully_sharded import fill, layers, shard
 from tensor_parallel import split
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import loss_parallel
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -112,22 +115,27 @@ def measure(case: dict[str, Any], world: int, history_path: Path | None) -> dict
     times = [timed(step) for _ in range(case.get("steps", 5))]
     if swapper:
         swapper.close()
+    result = figures(model, case, times) | {"resident_bytes": resident, "first_step_peak_allocated_bytes": first_peak}
+    if case.get("profile"):
+        result["profile"] = profile(step)
+    return result
+
+
+def figures(model: torch.nn.Module, case: dict[str, Any], times: list[float]) -> dict[str, Any]:
+    """What the *times* of steps, the allocator and, where experts lie on several ranks, their rows say."""
     free, total = torch.cuda.mem_get_info()
-    result = {
+    rows = {"rows_by_expert": rows_by_expert(layers(model))} if case.get("ep", 1) > 1 else {}
+    return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "step_s": statistics.median(times),
         "step_min_s": min(times),
         "step_max_s": max(times),
-        "resident_bytes": resident,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
-        "first_step_peak_allocated_bytes": first_peak,
         "outside_allocator_bytes": total - free - torch.cuda.memory_reserved(),
         "device_bytes": total,
+        **rows,
     }
-    if case.get("profile"):
-        result["profile"] = profile(step)
-    return result
 
 
 class Optimizers:
@@ -149,7 +157,7 @@ class Optimizers:
             self.parts = [torch.optim.SGD(list(trained.values()), lr=1e-5, fused=True)]
         else:
             fused = kind == "fused"
-            self.parts = [torch.optim.AdamW(list(trained.values()), lr=1e-5, fused=fused, foreach=not fused)]
+            self.parts = [torch.optim.AdamW(by_mesh(trained), lr=1e-5, fused=fused, foreach=not fused)]
 
     def step(self) -> None:
         """Update the parameters."""
@@ -160,6 +168,14 @@ class Optimizers:
         """Free the gradients."""
         for part in self.parts:
             part.zero_grad(set_to_none=True)
+
+
+def by_mesh(parameters: dict[str, torch.nn.Parameter]) -> list[dict[str, Any]]:
+    """Groups of *parameters* whose shards lie on the same ranks: an optimizer's kernel takes no others together."""
+    groups: dict[Any, list[torch.nn.Parameter]] = {}
+    for parameter in parameters.values():
+        groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    return [{"params": group} for group in groups.values()]
 
 
 def zero2(model: torch.nn.Module, optimizer: Optimizers, case: dict[str, Any]) -> Any:
@@ -191,11 +207,11 @@ def timed(step: Any) -> float:
 
 def build(case: dict[str, Any], world: int) -> torch.nn.Module:
     """The model of *case* with random weights, adapted, recomputed, sharded and compiled as it says."""
-    fields = dict(case["model"])
+    fields, in_shards = dict(case["model"]), case.get("made") == "sharded"
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     config._attn_implementation = "sdpa"
     dtype = torch.float32 if case.get("master_weights") else torch.bfloat16
-    with torch.device("cuda"):
+    with torch.device("meta" if in_shards else "cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.train()
     if lora := case.get("lora"):
@@ -212,7 +228,9 @@ def build(case: dict[str, Any], world: int) -> torch.nn.Module:
         settings = settings | {"mesh": mesh["dp"]}
         torch.cuda.empty_cache()
     if copies > 1 and way == "fsdp2":
-        shard(model, settings)
+        shard(model, settings, replicas=case.get("dp_replicate", 1), ep=case.get("ep", 1))
+    if in_shards:
+        fill(model)
     if copies > 1 and way == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model, **settings)
     if case.get("compile"):
@@ -228,20 +246,6 @@ def adapted(model: torch.nn.Module, lora: dict[str, Any]) -> torch.nn.Module:
 
     config = LoraConfig(r=lora["rank"], target_modules=lora["targets"], lora_dropout=0.0)
     return get_peft_model(model, config, autocast_adapter_dtype=False)
-
-
-def shard(model: torch.nn.Module, settings: dict[str, Any]) -> None:
-    """FSDP2 with *settings* on each layer and the root: parameters in bf16, gradients reduced in fp32."""
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in layers(model):
-        fully_shard(layer, mp_policy=policy, **settings)
-    fully_shard(model, mp_policy=policy, **settings)
-
-
-def layers(model: torch.nn.Module) -> Any:
-    """The decoder layers."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return base.model.layers
 
 
 def profile(step: Any) -> dict[str, Any]:

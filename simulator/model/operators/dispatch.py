@@ -55,11 +55,12 @@ def dispatch_operators(
     padded: bool = False,
     once: bool = False,
     framework: bool = False,
+    masked: bool = True,
 ) -> tuple[Operator, ...]:
     """From tokens to rows that stand by expert on the expert's rank; *width* is the experts' width.
 
     *padded*: every expert takes as many rows from every rank. *once*: a token goes to a rank once; *framework*: whose
-    rows are then found by PyTorch.
+    rows are then found by PyTorch. *masked*: eager rows of no expert are zeroed, as Hugging Face does.
     """
     dispatch = Operator(
         "dispatch",
@@ -75,7 +76,7 @@ def dispatch_operators(
         sent = replace(dispatch, payload_bytes=dispatch.payload_bytes + beside)
         table = _framework_table() if framework else ()
         return _read_choice(component, tokens), sent, *table, _make_rows(routed, width)
-    permute = _permute(tokens, width, own_rows(component, tokens))
+    permute = _permute(tokens, width, own_rows(component, tokens), masked=masked)
     counting = tokens.megatron and not padded
     return (
         *((_count_rows(component),) if counting else ()),
@@ -87,9 +88,16 @@ def dispatch_operators(
 
 
 def combine_operators(
-    component: MixtureOfExperts, tokens: Lane, routed: Lane, width: int, *, padded: bool = False, once: bool = False
+    component: MixtureOfExperts,
+    tokens: Lane,
+    routed: Lane,
+    width: int,
+    *,
+    padded: bool = False,
+    once: bool = False,
+    masked: bool = True,
 ) -> tuple[Operator, ...]:
-    """From the experts' rows back to one weighted sum a token."""
+    """From the experts' rows back to one weighted sum a token; arguments as above."""
     combine = Operator(
         "combine",
         (),
@@ -104,7 +112,7 @@ def combine_operators(
     return (
         _expert_order(component, "sort_by_source", routed, width, padded=padded),
         combine,
-        _unpermute(tokens, width, own_rows(component, tokens)),
+        _unpermute(tokens, width, own_rows(component, tokens), masked=masked),
     )
 
 
@@ -113,15 +121,16 @@ def own_rows(component: MixtureOfExperts, tokens: Lane) -> float:
     return tokens.count * component.top_k * component.experts / (component.experts + component.zero_experts)
 
 
-def _permute(tokens: Lane, width: int, rows: float) -> Operator:
+def _permute(tokens: Lane, width: int, rows: float, *, masked: bool) -> Operator:
     """Each token's vector into its rows; backward adds the rows' gradients up."""
     one, copies = tokens.tensor_bytes(width), rows * width * tokens.element_bytes
     forward: tuple[Kernel, ...] = (pointwise(one + copies, kind="gather"),)
     if tokens.eager:
         # A masked fill in place on the rows, and its gradient (clone, fill): for padding rows, but always run.
-        b, masked = tokens.element_bytes, Step("masked_fill", 2 * tokens.element_bytes)
-        forward += chain(rows * width, masked)
-        backward = (*chain(rows * width, 2 * b, masked), *_ordered_add(rows, copies, one))
+        b, mask = tokens.element_bytes, Step("masked_fill", 2 * tokens.element_bytes)
+        forward += chain(rows * width, mask) if masked else ()
+        unmasked = chain(rows * width, 2 * b, mask) if masked else ()
+        backward = (*unmasked, *_ordered_add(rows, copies, one))
     elif tokens.execution == "compiled":
         backward = (pointwise(one, kind="fill"), pointwise(copies + one, rows * width, kind="broadcast"))
     else:
@@ -249,7 +258,7 @@ def _expert_order(
     )
 
 
-def _unpermute(tokens: Lane, width: int, rows: float) -> Operator:
+def _unpermute(tokens: Lane, width: int, rows: float, *, masked: bool) -> Operator:
     """Sum of a token's rows. A fused stack has weighted them inside the activation already."""
     b, elements, one = tokens.element_bytes, rows * width, tokens.tensor_bytes(width)
     copies = elements * b
@@ -266,16 +275,16 @@ def _unpermute(tokens: Lane, width: int, rows: float) -> Operator:
         )
         workspace = 0.0
     else:
-        masked, product = Step("masked_fill", 2 * b), Step("broadcast", 2 * b)
+        mask, product = (2 * b, Step("masked_fill", 2 * b)) if masked else (), Step("broadcast", 2 * b)
         forward = (
-            *chain(elements, 2 * b, masked, product),
+            *chain(elements, *mask, product),
             pointwise(2 * copies, kind="gather"),
             pointwise(copies + one, elements, kind="reduction"),
         )
         backward = (
             *chain(elements, product),
             *_ordered_add(rows, copies, copies),
-            *chain(elements, product, 3 * b, Step("reduction", b), 2 * b, masked),
+            *chain(elements, product, 3 * b, Step("reduction", b), *mask),
         )
         workspace = 2 * copies
     kept = (tokens.saved("expert_output", width * rows / tokens.count),)

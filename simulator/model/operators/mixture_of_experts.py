@@ -44,11 +44,12 @@ def operators(component: MixtureOfExperts, hidden: int, workload: Workload) -> t
     tokens, sent, routed = own_lane(workload), sent_lane(workload), routed_lane(workload)
     width = component.latent or hidden
     padded = workload.padded_experts
-    once = workload.sent_once and not padded
+    once, masked = workload.sent_once and not padded, not workload.spread_experts
     *dispatch, sort_by_expert = dispatch_operators(
-        component, sent, routed, width, padded=padded, once=once, framework=workload.framework_table
+        component, sent, routed, width, padded=padded, once=once, framework=workload.framework_table, masked=masked
     )
-    sort_by_source, *combine = combine_operators(component, sent, routed, width, padded=padded, once=once)
+    home = combine_operators(component, sent, routed, width, padded=padded, once=once, masked=masked)
+    sort_by_source, *combine = home
     return (
         *router_operators(component, tokens, hidden, padded=padded, fused=workload.fused_router),
         *_latent_down(component, tokens, hidden),
@@ -56,7 +57,7 @@ def operators(component: MixtureOfExperts, hidden: int, workload: Workload) -> t
         *dispatch,
         *share_experts(workload, routed, width, "before"),
         sort_by_expert,
-        *_experts(component, routed, width),
+        *_experts(component, routed, width, masked=masked),
         sort_by_source,
         *share_experts(workload, routed, width, "behind"),
         *combine,
@@ -83,14 +84,14 @@ def _latent_up(component: MixtureOfExperts, tokens: Lane, hidden: int) -> Iterat
     yield linear(tokens, "latent_up", source, component.latent, hidden, ("mlp.routed_expert_up_proj.weight",))
 
 
-def _experts(component: MixtureOfExperts, routed: Lane, width: int) -> Iterator[Operator]:
+def _experts(component: MixtureOfExperts, routed: Lane, width: int, *, masked: bool) -> Iterator[Operator]:
     """Gate and up as one grouped product, the activation, the second grouped product; one routed row each."""
     inner, names = component.intermediate, ("gate", "up") if component.gated else ("up",)
     joined = len(names) * inner
     first = tuple(f"mlp.experts.{name}_proj" for name in names)
     product = grouped_linear(routed, "experts_fc1", EXPERT_INPUT, width, joined, first, bias=component.bias)
     yield replace(product, makes=EXPERT_HIDDEN) if routed.execution == "fused" else product
-    if routed.execution != "fused":
+    if routed.execution != "fused" and masked:
         yield _padding_mask(routed, joined, gated=component.gated)
     function = component.activation
     gated, name = component.gated, "experts_activation"
