@@ -8,28 +8,12 @@ and exchanges between two ranks.
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
+from skew_prices import price_s
 
-from simulator.hardware.kernel_time import kernel_time
-from simulator.hardware.library import load_accelerator, load_node
-
-LINES = (Path(__file__).parent / "validation" / "skewed-routing-2xh200.jsonl").read_text().splitlines()
+VALIDATION = Path(__file__).parent / "validation"
+LINES = (VALIDATION / "skewed-routing-2xh200.jsonl").read_text().splitlines()
 MEASURED = {case["id"]: case for case in map(json.loads, LINES)}
-H200, HGX = load_accelerator("h200-sxm", Path()), load_node("hgx-h200", Path())
-
-
-def price_s(case: dict) -> float:
-    if case["kind"] == "grouped_gemm":
-        rows, n, k = np.array(case["rows"]), case["out"], case["inner"]
-        flops, traffic = 2.0 * rows.sum() * n * k, 2.0 * (rows.sum() * (n + k) + rows.size * n * k)
-        return float(kernel_time(H200, "grouped_gemm", flops, traffic, (n, k), rows=rows).seconds)
-    sent = np.array(case["rows"]) * float(case["row_bytes"])
-    away = sent - np.diag(np.diag(sent))
-    busiest = max(away.sum(axis=0).max(), away.sum(axis=1).max())
-    links, message = HGX.scale_up.collectives["all_to_all"], sent.sum(axis=1).mean()
-    rate = HGX.scale_up.bandwidth.value * links.share_at(2, 8, message)
-    return float(links.latency_s(2, message) + busiest / rate)
 
 
 def excess(name: str, even: str) -> tuple[float, float]:
@@ -53,3 +37,13 @@ def test_a_skewed_exchange_takes_longer_but_less_so_than_its_busiest_port_says(s
     measured, priced = excess(f"exchange-{share}", "exchange-0.5")
     # Between two GPUs the idle direction leaves the busy one a higher share of the link, which the price does not know.
     assert 1.15 < measured < priced < 1.35 * measured
+
+
+def test_ranks_compute_the_rows_that_they_are_sent():
+    cases = {case["id"]: case for case in json.loads((VALIDATION / "h200-parallel" / "skew-cases.json").read_text())}
+    products = [name for name in cases if name.startswith("olmoe") and name.endswith("products")]
+    assert len(products) == 9
+    for name in products:
+        sent = cases[name.replace("products", "exchange")]["rows"]
+        assert [sum(row) for row in sent] == [4096 * 8] * len(sent)
+        assert [sum(column) for column in zip(*sent, strict=True)] == [sum(own) for own in cases[name]["rows"]]

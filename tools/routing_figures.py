@@ -1,7 +1,7 @@
 """Prints the figures that docs and closing notes quote about routing traces, one table after the other.
 
 python tools/routing_figures.py TRACE [TRACE ...]           # recordings, such as DeepSeek-V3's
-python tools/routing_figures.py --cases TRACE > cases.json  # for tests/validation/measure_skew.py
+python tools/routing_figures.py --cases 2,8 TRACE > cases.json  # of 2 and 8 ranks, for tests/validation/measure_skew.py
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ def main() -> None:
     """Read the traces and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="+")
-    parser.add_argument("--cases", action="store_true", help="measured cases of the first trace, as JSON")
+    parser.add_argument("--cases", metavar="RANKS", help="cases of the first trace to measure, as JSON; 1: of one rank")
     asked = parser.parse_args()
     try:
         tables = [read_table(trace) for trace in asked.traces]
     except RoutingError as error:
         parser.error(str(error))
     if asked.cases:
-        print(json.dumps(cases(resample(tables[0], 58, 256, PICKS, np.random.default_rng(0)))))
+        table = resample(tables[0], 58, 256, PICKS, np.random.default_rng(0))
+        found = [case for ranks in asked.cases.split(",") for case in cases(table, int(ranks))]
+        print("[\n" + ",\n".join(f" {json.dumps(case)}" for case in found) + "\n]")
         return
     skew(tables)
     for ranks in (32, 72, 144):
@@ -110,24 +112,40 @@ def policies(tables: list[RoutingTable]) -> None:
         )
 
 
-def cases(table: RoutingTable) -> list[dict[str, object]]:
-    """The layers of *table* with the median and the largest skew, as ranks see them."""
+def cases(table: RoutingTable, ranks: int) -> list[dict[str, object]]:
+    """Layers of *table* by their skew, as *ranks* ranks see them, and exchanges most of which go to the first rank."""
+    if ranks == 1:
+        return cases_of_one(table)
     found: list[dict[str, object]] = []
-    for tag, layer in picked(table, 2, {"least": 0.0, "median": 0.5, "worst": 1.0}).items():
-        rows = source_rows(rows_per_expert(table, layer, 2 * RANK_TOKENS, PICKS), 2).reshape(2, 2, -1).sum(axis=2)
-        found.append({"id": f"exchange-{tag}", "kind": "all_to_all", "row_bytes": 2 * HIDDEN, "rows": rows.tolist()})
-    for share in (0.5, 0.75, 0.9):
-        hot = round(share * RANK_TOKENS * PICKS)
-        rows_by_pair = [[hot, RANK_TOKENS * PICKS - hot]] * 2
-        found.append({"id": f"exchange-{share}", "kind": "all_to_all", "row_bytes": 2 * HIDDEN, "rows": rows_by_pair})
+    for tag, layer in picked(table, ranks, {"least": 0.0, "median": 0.5, "worst": 1.0}).items():
+        name, rows = f"{table.name}-ep{ranks}-{tag}", rows_per_expert(table, layer, ranks * RANK_TOKENS, PICKS)
+        by_pair = source_rows(rows, ranks).reshape(ranks, ranks, -1).sum(axis=2)
+        found.append(exchange_case(f"{name}-exchange", by_pair.tolist()))
+        found.append(product_case(f"{name}-products", rows.reshape(ranks, -1).tolist()))
+    for share in sorted({1 / ranks, 0.5, 0.75, 0.9}):
+        other = round((1 - share) * RANK_TOKENS * PICKS / (ranks - 1))
+        sent = [RANK_TOKENS * PICKS - (ranks - 1) * other, *[other] * (ranks - 1)]
+        found.append(exchange_case(f"ep{ranks}-{share:g}-exchange", [sent] * ranks))
+    found.append(product_case(f"ep{ranks}-even-products", even_rows(table, ranks).tolist()))
+    return found
+
+
+def cases_of_one(table: RoutingTable) -> list[dict[str, object]]:
+    """Products of single ranks among more than a node has."""
+    found = []
     for ep in (32, 64):
         for tag, layer in picked(table, ep, {"median": 0.5, "worst": 1.0}).items():
             rows = rows_per_expert(table, layer, RANK_TOKENS * ep, PICKS).reshape(ep, -1)
             order = np.argsort(rows.sum(axis=1))
             for rank, at in (("busiest", -1), ("middle", ep // 2), ("idlest", 0)):
                 found.append(product_case(f"ep{ep}-{tag}-{rank}", rows[order[at]].tolist()))
-        found.append(product_case(f"ep{ep}-even", [RANK_TOKENS * PICKS * ep // table.experts] * (table.experts // ep)))
+        found.append(product_case(f"ep{ep}-even", even_rows(table, ep)[0].tolist()))
     return found
+
+
+def even_rows(table: RoutingTable, ranks: int) -> np.ndarray:
+    """Rows [ranks, experts of a rank] where all experts are liked alike."""
+    return np.full((ranks, table.experts // ranks), RANK_TOKENS * PICKS * ranks // table.experts)
 
 
 def picked(table: RoutingTable, ranks: int, quantiles: dict[str, float]) -> dict[str, int]:
@@ -136,8 +154,13 @@ def picked(table: RoutingTable, ranks: int, quantiles: dict[str, float]) -> dict
     return {tag: int(order[round(at * (order.size - 1))]) for tag, at in quantiles.items()}
 
 
-def product_case(name: str, rows: list[int]) -> dict[str, object]:
-    """Gate and up projection of a rank's experts."""
+def exchange_case(name: str, rows: list[list[int]]) -> dict[str, object]:
+    """Rows of bf16 from each rank to each."""
+    return {"id": name, "kind": "all_to_all", "row_bytes": 2 * HIDDEN, "rows": rows}
+
+
+def product_case(name: str, rows: list[int] | list[list[int]]) -> dict[str, object]:
+    """Gate and up projection of the experts of a rank, or of each."""
     return {"id": name, "kind": "grouped_gemm", "inner": HIDDEN, "out": 2 * WIDTH, "rows": rows}
 
 

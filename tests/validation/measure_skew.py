@@ -1,11 +1,12 @@
-"""Measure what skewed routing costs on two real GPUs: the all-to-all and the grouped matrix product of one layer.
+"""Measure what skewed routing costs on real GPUs: the all-to-all and the grouped matrix product of one layer.
 
-    torchrun --nproc-per-node 2 measure_skew.py cases.json results.jsonl
+    torchrun --nproc-per-node N measure_skew.py cases.json results.jsonl
 
-A case is {id, kind "all_to_all", row_bytes, rows [[to rank 0, to rank 1], [...]]} or {id, kind "grouped_gemm", inner,
-out, rows [of each expert]}; tools/routing_figures.py --cases writes them from a routing trace. Numbers are bf16. One
-line of JSON a case: the median, tenth and ninetieth percentile of device seconds; of a collective, those of its slower
-rank.
+A case is {id, kind "all_to_all", row_bytes, rows [[to rank 0, to rank 1, ...], ...]} or {id, kind "grouped_gemm",
+inner, out, rows [of each expert]}, which all ranks compute, or rows [[of each expert] of each rank];
+tools/routing_figures.py --cases writes them from a routing trace. Cases with rows of another number of ranks than N are
+passed over. Numbers are bf16. One line of JSON a case: the median, tenth and ninetieth percentile of device seconds,
+those of the slowest rank, and `ranks_s`, each rank's median.
 """
 
 from __future__ import annotations
@@ -25,22 +26,30 @@ REPEATS = 30
 
 
 def main() -> None:
-    """Measure every case; rank 0 writes."""
+    """Measure every case of so many ranks; rank 0 writes."""
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    cases = [case for case in json.loads(Path(sys.argv[1]).read_text()) if fits(case, dist.get_world_size())]
     with Path(sys.argv[2]).open("a") as results:
-        for case in json.loads(Path(sys.argv[1]).read_text()):
-            seconds = (all_to_all if case["kind"] == "all_to_all" else grouped_gemm)(case, rank)
-            slower = torch.tensor(seconds, device="cuda", dtype=torch.float64)
-            if case["kind"] == "all_to_all":
-                dist.all_reduce(slower, op=dist.ReduceOp.MAX)
+        for case in cases:
+            times = (all_to_all if case["kind"] == "all_to_all" else grouped_gemm)(case, rank)
+            own = torch.tensor(times, device="cuda", dtype=torch.float64)
+            each = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+            dist.all_gather(each, own)
+            medians = [float(found[0]) for found in each]
+            slowest = each[medians.index(max(medians))].tolist()
             if rank == 0:
                 names = ("median_s", "p10_s", "p90_s")
-                results.write(json.dumps({**case, **dict(zip(names, slower.tolist(), strict=True))}) + "\n")
+                told = {**case, **dict(zip(names, slowest, strict=True)), "ranks_s": medians}
+                results.write(json.dumps(told) + "\n")
                 results.flush()
-            dist.barrier()
     dist.destroy_process_group()
+
+
+def fits(case: dict[str, Any], ranks: int) -> bool:
+    """Whether *case* is one for so many ranks."""
+    return isinstance(case["rows"][0], int) or len(case["rows"]) == ranks
 
 
 def all_to_all(case: dict[str, Any], rank: int) -> tuple[float, float, float]:
@@ -55,6 +64,7 @@ def all_to_all(case: dict[str, Any], rank: int) -> tuple[float, float, float]:
 def grouped_gemm(case: dict[str, Any], rank: int) -> tuple[float, float, float]:
     """y = x W of every expert at once."""
     rows = torch.tensor(case["rows"], dtype=torch.int32)
+    rows = rows[rank] if rows.ndim == 2 else rows
     ends = torch.cumsum(rows, 0, dtype=torch.int32).cuda()
     x = torch.randn(int(rows.sum()), case["inner"], device="cuda", dtype=torch.bfloat16)
     w = torch.randn(len(rows), case["inner"], case["out"], device="cuda", dtype=torch.bfloat16)
