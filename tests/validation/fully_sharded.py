@@ -35,6 +35,7 @@ def shard(model: torch.nn.Module, settings: dict[str, Any], *, replicas: int, ep
     fully_shard(model, **settings)
 
 
+@torch.no_grad()
 def fill(model: torch.nn.Module) -> None:
     """Room and random numbers, others on each rank, for a model that was sharded on the meta device."""
     model.to_empty(device="cuda")
