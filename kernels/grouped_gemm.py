@@ -175,7 +175,7 @@ def weights_product(x_MK: torch.Tensor, dy_MN: torch.Tensor, ends_E: torch.Tenso
 class _GroupedGemm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_MK, w_EKN, ends_E):
-        ctx.save_for_backward(x_MK, w_EKN, ends_E)
+        ctx.save_for_backward(x_MK if ctx.needs_input_grad[1] else None, w_EKN, ends_E)
         return rows_product(x_MK, w_EKN, ends_E, transposed=False)
 
     @staticmethod
@@ -190,6 +190,7 @@ class _GroupedGemm(torch.autograd.Function):
 def grouped_gemm(x_MK: torch.Tensor, w_EKN: torch.Tensor, ends_E: torch.Tensor) -> torch.Tensor:
     """Rows of expert e, which end before row ends_E[e], times w_EKN[e]; differentiable in both.
 
+    The rows are kept for the gradient of the weights alone: not where these are frozen.
     *ends_E* is int32, does not fall, and its last entry is the number of rows.
     """
     if any(side * x_MK.element_size() % 16 for side in w_EKN.shape[1:]):

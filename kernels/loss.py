@@ -4,6 +4,7 @@ Both gradients are taken in the forward pass, while the logits of some rows are 
 loss where all their vocabulary fits, and 2 N D V more, less one piece, where it has to come in pieces and all but the
 last are computed again. `cut_loss` takes as many rows as *budget_bytes* hold logits of, whatever the vocabulary, and
 sums the gradient of the weight over them in the weight's own type; `chunk_loss` takes a given number of rows.
+`logit_loss` takes logits that somebody else made, all of them, and leaves their gradient in their place.
 
 The products are the vendor's matmuls; what surrounds them are Triton kernels that read the logits once.
 
@@ -172,3 +173,31 @@ def chunk_loss(
 ) -> torch.Tensor:
     """The same loss with all logits of at most *chunk_rows* rows at a time."""
     return _Loss.apply(x_ND.contiguous(), w_VD.contiguous(), label_N.contiguous(), chunk_rows, len(w_VD))
+
+
+class _LogitLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits_NV, label_N):
+        N, V = logits_NV.shape
+        counts_N = label_N != IGNORED
+        max_N, sum_N = logits_NV.new_full((N,), -torch.inf, dtype=torch.float32), logits_NV.new_zeros(N).float()
+        picked_N = torch.zeros_like(sum_N)
+        _merge[(N,)](logits_NV, label_N, max_N, sum_N, picked_N, 0, V, BLOCK_B=BLOCK, **LAUNCH)
+        lse_N, scale = max_N + sum_N.log(), 1.0 / counts_N.sum().float()
+        _gradient[(N,)](logits_NV, label_N, lse_N, scale, 0, V, IGNORED=IGNORED, BLOCK_B=BLOCK, **LAUNCH)
+        ctx.gradient = logits_NV.detach()
+        return torch.where(counts_N, lse_N - picked_N, 0.0).sum() * scale
+
+    @staticmethod
+    def backward(ctx, dloss):
+        gradient, ctx.gradient = ctx.gradient, None
+        torch._foreach_mul_([gradient], dloss.to(gradient.dtype))
+        return gradient, None
+
+
+def logit_loss(logits_NV: torch.Tensor, label_N: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of logits against the labels other than -100; it may be differentiated once.
+
+    The logits are overwritten by their gradient, so that nobody else may read them: a linear layer does not.
+    """
+    return _LogitLoss.apply(logits_NV, label_N.contiguous())

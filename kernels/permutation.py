@@ -2,6 +2,7 @@
 
 `permute` writes every token's row once for each expert that takes it, `unpermute` sums the rows that came back, each
 by its weight, and `combine_norm` does that and the RMSNorm behind it in one pass, so that the sum never reaches memory.
+`sum_rows` sums rows that were weighted before; of one row a token, both it and `permute` only reorder rows.
 Each program holds one token: it reads the row once however many experts take it, and nothing is added atomically.
 
 Legend: T tokens, K experts of a token, R rows in expert order, D width, P programs. row_TK says in which row a
@@ -143,6 +144,25 @@ class _Permute(torch.autograd.Function):
         return dx_TD, None, None
 
 
+class _SumRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y_RD, row_TK):
+        (T, K), (R, D) = row_TK.shape, y_RD.shape
+        x_TD = y_RD.new_empty(T, D)
+        _sum_forward[(T,)](y_RD, row_TK, row_TK, x_TD, D, K=K, WEIGHTED=False, **_launch(D))
+        ctx.save_for_backward(row_TK)
+        ctx.rows = R
+        return x_TD
+
+    @staticmethod
+    def backward(ctx, dx_TD):
+        (row_TK,) = ctx.saved_tensors
+        (T, K), D = row_TK.shape, dx_TD.shape[1]
+        dy_RD = dx_TD.new_empty(ctx.rows, D)
+        _copy_out[(T,)](dx_TD.contiguous(), row_TK, dy_RD, D, K=K, **_launch(D))
+        return dy_RD, None
+
+
 class _Unpermute(torch.autograd.Function):
     @staticmethod
     def forward(ctx, y_RD, row_TK, weight_TK):
@@ -187,6 +207,11 @@ class _CombineNorm(torch.autograd.Function):
 def permute(x_TD: torch.Tensor, row_TK: torch.Tensor, rows: int) -> torch.Tensor:
     """Rows in expert order, [rows, D]; *rows* is how many entries of *row_TK* are not -1. Differentiable in *x_TD*."""
     return _Permute.apply(x_TD.contiguous(), row_TK, rows)
+
+
+def sum_rows(y_RD: torch.Tensor, row_TK: torch.Tensor) -> torch.Tensor:
+    """Each token's rows summed, [T, D]; differentiable in *y_RD*, every row of which must belong to one entry."""
+    return _SumRows.apply(y_RD.contiguous(), row_TK)
 
 
 def unpermute(y_RD: torch.Tensor, row_TK: torch.Tensor, weight_TK: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,14 @@ from fully_sharded import fill, layers, shard
 from tensor_parallel import split
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import loss_parallel
-from transformers import AutoConfig, AutoModelForCausalLM
 
 GIB = 2**30
+Result = dict[str, Any]
 
 
-def main() -> None:
-    """Measure every case of the first argument's file that this number of processes can run."""
+def main(measured: Callable[[dict[str, Any], int, Path | None], Result] | None = None) -> None:
+    """Measure every case of the first argument's file that this number of processes can run, by *measured*."""
+    measured = measured or measure
     cases_path, results_path = map(Path, sys.argv[1:3])
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -55,7 +57,7 @@ def main() -> None:
         try:
             history = results_path.parent / f"{case['id']}.allocations.txt.gz" if case.get("history") else None
             with loss_parallel():  # concerns logits that are split alone
-                result = measure(case, world, history if rank == 0 else None)
+                result = measured(case, world, history if rank == 0 else None)
         except torch.cuda.OutOfMemoryError as error:
             result = {"error": f"out of memory: {str(error)[:200]}"}
         result |= {"id": case["id"], "case": case, "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
@@ -84,8 +86,7 @@ def measure(case: dict[str, Any], world: int, history_path: Path | None) -> dict
         model = engine = zero2(model, optimizer, case)
     swap = case.get("swap")
     swapper = Swapper(layers(model), swap["parts"], swap.get("prefetch", 1)) if swap else None
-    first_peak, shape = 0, (case["micro_batch"], case["sequence"])
-    tokens = torch.randint(0, case["model"]["vocab_size"], shape, device="cuda")
+    tokens = torch.randint(0, case["model"]["vocab_size"], (case["micro_batch"], case["sequence"]), device="cuda")
 
     def step() -> None:
         count = case.get("accumulate", 1)
@@ -102,31 +103,37 @@ def measure(case: dict[str, Any], world: int, history_path: Path | None) -> dict
             optimizer.step()
             optimizer.zero_grad()
 
+    result = observed(step, case, history, history_path)
+    if swapper:
+        swapper.close()
+    rows = {"rows_by_expert": rows_by_expert(layers(model))} if case.get("ep", 1) > 1 else {}
+    return {"parameters": sum(p.numel() for p in model.parameters()), **result, **rows}
+
+
+def observed(step: Callable[[], None], case: dict[str, Any], history: History | None, path: Path | None) -> Result:
+    """What the clocks and the allocator show of a case's steps; the *history* of the first ones goes to *path*."""
+    first_peak = 0
     for number in range(max(2, case.get("history", 0))):
         if history:
             history.mark(f"step {number}")
         step()
         first_peak = first_peak or torch.cuda.max_memory_allocated()
-    if history and history_path:
-        history.write(history_path)
+    if history and path:
+        history.write(path)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     resident = torch.cuda.memory_allocated()
     times = [timed(step) for _ in range(case.get("steps", 5))]
-    if swapper:
-        swapper.close()
-    result = figures(model, case, times) | {"resident_bytes": resident, "first_step_peak_allocated_bytes": first_peak}
+    result = figures(times) | {"resident_bytes": resident, "first_step_peak_allocated_bytes": first_peak}
     if case.get("profile"):
         result["profile"] = profile(step)
     return result
 
 
-def figures(model: torch.nn.Module, case: dict[str, Any], times: list[float]) -> dict[str, Any]:
-    """What the *times* of steps, the allocator and, where experts lie on several ranks, their rows say."""
+def figures(times: list[float]) -> Result:
+    """What the *times* of steps and the allocator say."""
     free, total = torch.cuda.mem_get_info()
-    rows = {"rows_by_expert": rows_by_expert(layers(model))} if case.get("ep", 1) > 1 else {}
     return {
-        "parameters": sum(p.numel() for p in model.parameters()),
         "step_s": statistics.median(times),
         "step_min_s": min(times),
         "step_max_s": max(times),
@@ -134,7 +141,6 @@ def figures(model: torch.nn.Module, case: dict[str, Any], times: list[float]) ->
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
         "outside_allocator_bytes": total - free - torch.cuda.memory_reserved(),
         "device_bytes": total,
-        **rows,
     }
 
 
@@ -207,6 +213,8 @@ def timed(step: Any) -> float:
 
 def build(case: dict[str, Any], world: int) -> torch.nn.Module:
     """The model of *case* with random weights, adapted, recomputed, sharded and compiled as it says."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     fields, in_shards = dict(case["model"]), case.get("made") == "sharded"
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     config._attn_implementation = "sdpa"
