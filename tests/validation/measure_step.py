@@ -35,6 +35,7 @@ from allocation_history import History
 from expert_parallel import rows_by_expert
 from fully_sharded import fill, layers, shard
 from tensor_parallel import split
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import loss_parallel
 
@@ -225,7 +226,7 @@ def build(case: dict[str, Any], world: int) -> torch.nn.Module:
     if lora := case.get("lora"):
         model = adapted(model, lora)
     if case.get("recompute"):
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        recompute(model, inside=bool(case.get("compile")))
         if case.get("lora"):
             model.enable_input_require_grads()
     way, settings, copies = case.get("data_parallel", "fsdp2"), case.get("settings", {}), world
@@ -246,6 +247,15 @@ def build(case: dict[str, Any], world: int) -> torch.nn.Module:
         for layer in layers(model):
             layer.compile()
     return model
+
+
+def recompute(model: torch.nn.Module, *, inside: bool) -> None:
+    """Run layers again in backward; *inside* of what is compiled, as trainers do, so that it stops early there too."""
+    if not inside:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        return
+    for number, layer in enumerate(layers(model)):
+        layers(model)[number] = checkpoint_wrapper(layer)
 
 
 def adapted(model: torch.nn.Module, lora: dict[str, Any]) -> torch.nn.Module:
