@@ -26,15 +26,21 @@ from kernels import (
     benchmark_dsa,
     benchmark_kda,
     benchmark_loss,
+    gated_norm,
     gated_unit,
     grouped_gemm,
     permutation,
+    residual_mix,
     rms_norm,
+    short_convolution,
 )
+from kernels.reference import gated_norm as plain_gate
 from kernels.reference import gated_unit as plain_unit
 from kernels.reference import grouped_gemm as plain_grouped
 from kernels.reference import permutation as plain_permutation
+from kernels.reference import residual_mix as plain_mix
 from kernels.reference import rms_norm as plain_norm
+from kernels.reference import short_convolution as plain_convolution
 from kernels.timing import Call, Row, differentiated, distance, drawn, errors, seconds
 
 
@@ -86,6 +92,23 @@ def rows_kernels(T: int = 16384) -> Iterator[Row]:
     yield from passes("combine_norm", shape, *both_ways, [y, weight, scale], moved)
 
 
+def around_attention(T: int = 8192) -> Iterator[Row]:
+    """Short convolutions, gates and mixes of residuals, at the widths of Kimi K3."""
+    H, D, hidden = 96, 128, 7168
+    x, gate, weight, taps = drawn(T, H, D), drawn(T, H, D), drawn(D), drawn(H * D, 4)
+    one = 2.0 * x.numel()
+    both = [partial(f.short_convolution, w_C4=taps, length=T) for f in (short_convolution, plain_convolution)]
+    yield from passes("short_convolution", (T, H * D), *both, [x.flatten(1)], (2 * one, 5 * one))
+    both = [partial(f.gated_norm, weight=weight) for f in (gated_norm, plain_gate)]
+    yield from passes("gated_norm", (T, H, D), *both, [x, gate], (3 * one, 8 * one))
+    both = [gated_norm.sigmoid_gate, plain_gate.sigmoid_gate]
+    yield from passes("sigmoid_gate", (T, H * D), *both, [x, gate], (3 * one, 8 * one))
+    rows, vectors = [drawn(T, hidden), drawn(T, hidden)], {"scale_D": drawn(hidden), "score_D": drawn(hidden)}
+    both = [partial(f.residual_mix, **vectors) for f in (residual_mix, plain_mix)]
+    one = 2.0 * T * hidden
+    yield from passes("residual_mix", (T, hidden), *both, rows, (3 * one, 8 * one))
+
+
 def grouped(experts: int = 14) -> Iterator[Row]:
     """Grouped matmuls by rows of an expert, even and skewed, beside torch._grouped_mm."""
     for K, N in ((3584, 6144), (3072, 3584)):
@@ -128,6 +151,7 @@ PARTS = {
     "loss": benchmark_loss.losses,
     "grouped": grouped,
     "rows": rows_kernels,
+    "around_attention": around_attention,
     "indexer": benchmark_dsa.indexers,
     "indexer_heads": benchmark_dsa.more_heads,
     "topk": benchmark_dsa.given_scores,

@@ -28,10 +28,11 @@ def expert_order(expert_TK: torch.Tensor, experts: int) -> tuple[torch.Tensor, t
     """
     flat = expert_TK.flatten().long()
     key = torch.where((flat >= 0) & (flat < experts), flat, experts)
-    order = torch.argsort(key, stable=True)
+    in_order, order = torch.sort(key, stable=True)
     row = torch.empty_like(order)
     row[order] = torch.arange(len(order), device=order.device)
-    ends = torch.bincount(key, minlength=experts + 1)[:experts].cumsum(0)
+    # Not by torch.bincount, for whose largest number the host waits.
+    ends = torch.searchsorted(in_order, torch.arange(experts, device=order.device), right=True)
     return torch.where(key < experts, row, -1).view(expert_TK.shape).int(), ends.int()
 
 
