@@ -2,11 +2,12 @@ import numpy as np
 import pytest
 from calibrated import STORED
 
-from simulator.calibration.collective_timings import OPERATIONS, even, fit_form, skewed_errors, timings
+from simulator.calibration.collective_timings import OPERATIONS, even, fit_form, prolonged, skewed_errors, timings
 from simulator.calibration.point import Point
 
 CLOCK_S = 4.32e-6
 OWN = STORED["collectives"].points
+KNOWN = ("mine", 450e9, 0.0, None, "there")
 
 
 def collective(name, size, ranks, seconds, *more):
@@ -25,7 +26,7 @@ def test_latency_wait_and_rate_come_back():
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_two_h200_lie_within_a_twentieth_of_the_form_in_the_middle(operation):
-    form = fit_form(operation, even(OWN, operation, CLOCK_S))
+    form = fit_form(operation, even(OWN, operation, 2, CLOCK_S))
     assert form.median_error < 0.03
     assert form.worst_error < 0.19
     rate = next(one for one in form.estimates if one.name == "bytes_per_s")
@@ -51,15 +52,42 @@ def test_an_all_reduce_faster_than_its_links_was_added_up_by_the_switch():
     assert made.collectives["all_gather"][0].algorithm == "ring"
 
 
+def test_groups_of_several_sizes_have_a_run_each_and_known_ones_of_others_stay():
+    points = [
+        collective(name, size, ranks, s * ranks)
+        for name in OPERATIONS for ranks in (2, 8) for size, s in ((4096, 9e-6), (2**20, 20e-6))
+    ]  # fmt: skip
+    known = timings([collective(name, 2**n, 4, n * 1e-6) for name in OPERATIONS for n in (12, 20)], *KNOWN)
+    runs = timings(points, "mine", 450e9, 4e-6, known, "here").collectives["all_gather"]
+    assert [(run.ranks, run.source) for run in runs] == [(2, "here"), (4, "there"), (8, "here")]
+    assert [run.points[0][1] for run in runs] == pytest.approx([14e-6, 12e-6, 68e-6])
+
+
+def test_known_runs_go_on_by_own_timings_where_the_library_did_the_same():
+    def made(sizes, reduced_s, *more):
+        points = [
+            collective(n, size, 8, reduced_s if n == "all_reduce" else 1e-3) for n in OPERATIONS for size in sizes
+        ]
+        return timings(points, *more)
+
+    # 2 x 7/8 GiB of an all-reduce in 3 ms were added up by the switch; ours, 2 GiB in 9 ms, by links.
+    known = made((2**20, 2**29, 2**30), 3e-3, *KNOWN)
+    own = made((2**29, 2**30, 2**31), 9e-3, "mine", 450e9, 0.0, None, "here")
+    longer = prolonged(known, own, "longer ones ours").collectives
+    assert [size for size, _ in longer["all_gather"][0].points] == [2**20, 2**29, 2**30, 2**31]
+    assert longer["all_gather"][0].source == "there; longer ones ours"
+    assert longer["all_reduce"] == known.collectives["all_reduce"]
+
+
 def test_a_skewed_exchange_is_priced_by_its_busiest_port():
     # Rank 0 receives 3 MB where an even exchange of 4 MB brings 2: as long as an even one of 6 MB.
     timed = ((4e6, 40e-6), (8e6, 60e-6))
     point = collective("all_to_all, skewed", 4_000_000, 2, 54e-6, 3_000_000)
-    assert skewed_errors([point], timed, 4e-6) == [(4_000_000, pytest.approx(0.0))]
+    assert skewed_errors([point], timed, 2, 4e-6) == [(4_000_000, pytest.approx(0.0))]
 
 
 def test_skewed_exchanges_of_two_h200():
-    found = dict(skewed_errors(OWN, even(OWN, "all_to_all", CLOCK_S), CLOCK_S))
+    found = dict(skewed_errors(OWN, even(OWN, "all_to_all", 2, CLOCK_S), 2, CLOCK_S))
     assert len(found) == 23
     # Too long, most of all at 8 MiB, where an even exchange changes its way: the nearly empty direction leaves room.
     assert max(map(abs, found.values())) == found[2**23] == pytest.approx(0.476, abs=0.005)

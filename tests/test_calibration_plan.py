@@ -22,6 +22,11 @@ def test_collectives_need_two_gpus():
     assert set(shapes(quick=True, gpus=2)) - set(shapes(quick=True, gpus=1)) == {"collectives", "interference"}
 
 
+def test_collectives_are_timed_among_a_part_of_the_gpus_too():
+    groups = {gpus: sorted({ranks for _, ranks in shapes(quick=True, gpus=gpus)["collectives"]}) for gpus in (2, 6, 8)}
+    assert groups == {2: [2], 6: [2, 4, 6], 8: [2, 4, 8]}
+
+
 def test_sizes_between():
     assert powers(4, 8, quick=True, step=2) == (16, 64, 256)
     # sqrt(16 * 64) = 32 and sqrt(64 * 256) = 128

@@ -63,6 +63,9 @@ def test_tables_of_other_gpus_and_libraries_are_measured_anew(tmp_path):
     asked.clear()
     run(tmp_path, start, replace(MACHINE, torch="9.9", gpus=4))
     assert asked == [["collectives", "interference"]]
+    asked.clear()
+    run(tmp_path, start, replace(MACHINE, torch="9.9", gpus=4, settings="NCCL_NVLS_ENABLE=0"))
+    assert asked == [["collectives", "interference"]]
 
 
 def test_half_a_file_is_no_table(tmp_path):

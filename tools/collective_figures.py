@@ -1,4 +1,4 @@
-"""Further rows of docs/collectives.md: single figures that others print, and our own timings of two H200.
+"""Further rows of docs/collectives.md: single figures that others print, and our own timings of H200.
 
 Read by collective_accuracy.py, which writes them.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 
 from ruamel.yaml import YAML
 
+from simulator.calibration.collective_timings import groups
 from simulator.calibration.store import read_all
 from simulator.hardware.cluster import assemble
 from simulator.hardware.collective import passes
@@ -41,6 +43,16 @@ OPERATIONS: dict[str, Benchmarked] = {
     "vidur_send_recv": "send",
 }
 _OFF = "(NVLS off)"
+OWN: dict[str, tuple[str, Benchmarked]] = {
+    "all-gather": ("all_gather", "all_gather"),
+    "reduce-scatter": ("reduce_scatter", "reduce_scatter"),
+    "all-reduce": ("all_reduce", "all_reduce"),
+    "all-to-all": ("all_to_all", "all_to_all"),
+    "broadcast": ("one_to_all", "one_to_all"),
+    "send to the next, all at once": ("send, ring", "send"),
+    "send, one alone": ("send", "send"),
+}
+"""Names of own points, and the operations that they are."""
 
 
 @dataclass(frozen=True)
@@ -116,23 +128,26 @@ def without_switch(node: Node) -> Node:
 
 
 def own_timings() -> Iterator[str]:
-    """The table of our own timings between two H200 beside the published curve of the part."""
+    """The table of our own timings between H200 beside the prices of the part, without the switch if it was off."""
     folder = shipped("hardware_profiles", "measured", "h200-sxm")
     clock_s = float(YAML(typ="safe").load(folder / "provenance.yaml")["clock_s"])
     node = load_node("hgx-h200", Path())
-    cluster = assemble(node, load_accelerator(node.accelerator, Path()), load_fabric("single-node", Path()), 2)
     stored = next(one for one in read_all(folder / "points") if one.name == "collectives")
-    yield "\n## Two H200 of our own\n"
-    yield "| operation | points | from 8 MiB on: median | worst | below: median | worst |"
-    yield "|---|--:|--:|--:|--:|--:|"
-    for operation in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"):
-        points = [point for point in stored.points if point.name == operation]
+    if "NCCL_NVLS_ENABLE=0" in stored.machine.settings:
+        node = without_switch(node)
+    yield "\n## H200 of our own\n"
+    yield "| operation | ranks | points | from 8 MiB on: median | worst | below: median | worst |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
+    for ranks, (title, (name, operation)) in product(groups(stored.points), OWN.items()):
+        points = [point for point in stored.points if (point.name, point.shape[1]) == (name, ranks)]
+        cluster = assemble(node, load_accelerator(node.accelerator, Path()), load_fabric("single-node", Path()), ranks)
         errors = [
-            (point.bytes, abs(alone_s(cluster, operation, 2, point.bytes)[0] / (point.seconds - clock_s) - 1))
+            (point.bytes, abs(alone_s(cluster, operation, ranks, point.bytes)[0] / (point.seconds - clock_s) - 1))
             for point in points
         ]
         cells = []
         for large in (True, False):
             some = [error for size, error in errors if (size >= 8 * 2**20) == large]
-            cells.append(f"{median(some):.1%} | {max(some):.0%}")
-        yield f"| {operation.replace('_', '-')} | {len(points)} | {' | '.join(cells)} |"
+            cells += [f"{median(some):.1%} | {max(some):.0%}"] if some else []
+        if cells:
+            yield f"| {title} | {ranks} | {len(points)} | {' | '.join(cells)} |"

@@ -37,10 +37,16 @@ class Form:
         return _form(np.log([one.value for one in self.estimates]), np.asarray(sizes, float))
 
 
-def even(points: Sequence[Point], operation: Operation, clock_s: float) -> tuple[tuple[float, float], ...]:
+def groups(points: Sequence[Point]) -> tuple[int, ...]:
+    """Numbers of ranks that *points* were taken with, ascending."""
+    return tuple(sorted({p.shape[1] for p in points if p.name in OPERATIONS}))
+
+
+def even(points: Sequence[Point], operation: Operation, ranks: int, clock_s: float) -> tuple[tuple[float, float], ...]:
     """(bytes of the whole buffer, seconds less the clock) of *operation* with even shares, formats averaged."""
-    sizes = sorted({p.shape[0] for p in points if p.name == operation})
-    times = [np.mean([p.seconds for p in points if p.name == operation and p.shape[0] == size]) for size in sizes]
+    some = [p for p in points if p.name == operation and p.shape[1] == ranks]
+    sizes = sorted({p.shape[0] for p in some})
+    times = [np.mean([p.seconds for p in some if p.shape[0] == size]) for size in sizes]
     return tuple((float(s), max(LEAST_S, float(t) - clock_s)) for s, t in zip(sizes, times, strict=True))
 
 
@@ -48,16 +54,37 @@ def timings(
     points: Sequence[Point], part: str, bandwidth_bytes_per_s: float, clock_s: float, known: Timings | None, source: str
 ) -> Timings:
     """The timings of *part* among the ranks that *points* were taken with; *known* ones of other groups stay."""
-    found = {}
+    found, measured = {}, groups(points)
     for operation in OPERATIONS:
-        (ranks,) = {p.shape[1] for p in points if p.name == operation}
-        timed = even(points, operation, clock_s)
-        algorithm = _algorithm(operation, ranks, timed, bandwidth_bytes_per_s)
-        run = Run.model_validate({"ranks": ranks, "algorithm": algorithm, "source": source, "points": timed})
+        runs = []
+        for ranks in measured:
+            timed = even(points, operation, ranks, clock_s)
+            algorithm = _algorithm(operation, ranks, timed, bandwidth_bytes_per_s)
+            told = {"ranks": ranks, "algorithm": algorithm, "source": source, "points": timed}
+            runs.append(Run.model_validate(told))
         others = known.collectives.get(operation, ()) if known else ()
-        runs = (run, *(one for one in others if one.ranks != ranks))
+        runs += [one for one in others if one.ranks not in measured]
         found[operation] = tuple(sorted(runs, key=lambda one: one.ranks))
     return Timings(part=part, bandwidth=bandwidth_bytes_per_s, collectives=found)
+
+
+def prolonged(known: Timings, own: Timings, source: str) -> Timings:
+    """*known* with what *own* says of sizes beyond its last, where the library did the same; such runs add *source*."""
+    return known.model_copy(
+        update={
+            "collectives": {
+                operation: tuple(_prolonged(run, own.collectives[operation], source) for run in runs)
+                for operation, runs in known.collectives.items()
+            }
+        }
+    )
+
+
+def _prolonged(run: Run, own: Sequence[Run], source: str) -> Run:
+    like = (one for one in own if (one.ranks, one.algorithm) == (run.ranks, run.algorithm))
+    beyond = tuple(point for one in like for point in one.points if point[0] > run.points[-1][0])
+    update = {"points": (*run.points, *beyond), "source": f"{run.source}; {source}"}
+    return run.model_copy(update=update) if beyond else run
 
 
 def _algorithm(operation: Operation, ranks: int, timed: Sequence[tuple[float, float]], link_bytes_per_s: float) -> str:
@@ -97,17 +124,17 @@ def _form(logs: Floats, sizes: Floats) -> Floats:
 
 
 def skewed_errors(
-    points: Sequence[Point], timed: Sequence[tuple[float, float]], clock_s: float
+    points: Sequence[Point], timed: Sequence[tuple[float, float]], ranks: int, clock_s: float
 ) -> list[tuple[int, float]]:
-    """(bytes, priced over measured less one) of the skewed all-to-all, which ends with its busiest port.
+    """(bytes, priced over measured less one) of the skewed all-to-all among *ranks*, which ends with its busiest port.
 
     It is priced as an even one whose ports carry as much as the busiest.
     """
     sizes, seconds = np.array(timed).T
     found = []
     for point in points:
-        if point.name == "all_to_all, skewed":
-            size, ranks, busiest_bytes = point.shape
+        if point.name == "all_to_all, skewed" and point.shape[1] == ranks:
+            size, _, busiest_bytes = point.shape
             like_even = busiest_bytes * ranks / (ranks - 1)
             beyond = max(like_even - sizes[-1], 0.0) * (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
             priced = float(np.interp(like_even, sizes, seconds) + beyond)

@@ -6,12 +6,19 @@ A process of its own, so that nothing holds a GPU but the process that measures.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from simulator.calibration.drive_mount import find_drive
+
+SETTINGS = (
+    "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE",
+    "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS",
+)  # fmt: skip
+"""Variables of the environment that change what collectives do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,8 @@ class Machine:
     """NVMe drives beneath the file system that is measured; 0 where none can be written to."""
     drive_bytes: int = 0
     """What that file system holds."""
+    settings: str = ""
+    """Those of `SETTINGS` that are set, such as "NCCL_NVLS_ENABLE=0" (no reductions by the switch)."""
 
 
 class NothingToMeasureError(OSError):
@@ -80,6 +89,7 @@ def _look() -> dict[str, Any]:
         joined=_joined(_tool("topo", "-m")) if alike > 1 else "",
         drives=mount.drives if mount else 0,
         drive_bytes=mount.capacity_bytes if mount else 0,
+        settings=" ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ),
     )
     return asdict(machine)
 

@@ -111,7 +111,7 @@ def tables(*, quick: bool, gpus: int, drives: int = 0) -> tuple[Table, ...]:
         Table("host_copies", (*_singles(HOST_COPIES), ("at once", 2**30)), 1.0),
     )
     several = (
-        Table("collectives", _singles(closer(COLLECTIVES, quick=quick)), 0.4, together=True),
+        Table("collectives", _among(closer(COLLECTIVES, quick=quick), gpus), 0.5, together=True),
         Table("interference", tuple((name,) for name in INTERFERENCE), 0.5, together=True),
     )
     local = (Table("drive", DRIVE, 5.0),)
@@ -138,6 +138,12 @@ def closer(sizes: tuple[int, ...], *, quick: bool) -> tuple[int, ...]:
 
 def _singles(sizes: tuple[int, ...]) -> tuple[Shape, ...]:
     return tuple((size,) for size in sizes)
+
+
+def _among(sizes: tuple[int, ...], gpus: int) -> tuple[Shape, ...]:
+    """(bytes, ranks): among all GPUs, and among as many of the first as are a power of two."""
+    groups = {gpus, *(2**n for n in range(1, gpus.bit_length()) if 2**n <= gpus)}
+    return tuple((size, ranks) for ranks in sorted(groups) for size in sizes)
 
 
 def _casts(sizes: tuple[int, ...]) -> tuple[Shape, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator import documents
 from simulator.calibration import findings
-from simulator.calibration.collective_timings import OPERATIONS, Form, even, fit_form, skewed_errors, timings
+from simulator.calibration.collective_timings import OPERATIONS, Form, even, fit_form, groups, skewed_errors, timings
 from simulator.calibration.documents import curve_yaml, dumped, timings_yaml
 from simulator.calibration.identity import identify
 from simulator.calibration.machine import Machine
@@ -47,7 +47,7 @@ class Profile:
     """With the fitted curves."""
     forms: tuple[Form, ...]
     collectives: dict[str, tuple[tuple[float, float], ...]]
-    """(bytes, seconds) by operation."""
+    """(bytes, seconds) by operation, among all GPUs."""
     skewed: tuple[tuple[int, float], ...]
     """(bytes, error of the price) of the skewed all-to-all."""
     files: tuple[Path, ...]
@@ -78,15 +78,16 @@ def make_profile(tables: Sequence[Stored], machine: Machine, home: Path) -> Prof
     files[f"accelerators/{part}.yaml"] = dumped(sheet)
     files[f"nodes/{machine.gpus}x-{part}.yaml"] = dumped(node)
     timed: dict[str, tuple[tuple[float, float], ...]] = {}
-    if any(point.kind in OPERATIONS for point in points):
-        timed = {operation: even(points, operation, clock) for operation in OPERATIONS}
+    ranks = max(groups(points), default=0)
+    if ranks:
+        timed = {operation: even(points, operation, ranks, clock) for operation in OPERATIONS}
         known = _known_timings(part)
         files[f"measured/{part}/collectives.yaml"] = timings_yaml(timings(points, part, links, clock, known, SOURCE))
     for name, text in files.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text)
     forms = tuple(fit_form(operation, timed[operation]) for operation in OPERATIONS if operation in timed)
-    skewed = tuple(skewed_errors(points, timed["all_to_all"], clock)) if timed else ()
+    skewed = tuple(skewed_errors(points, timed["all_to_all"], ranks, clock)) if timed else ()
     written = tuple(home / name for name in sorted(files))
     return Profile(part, like, clock, tuple(fits), stood_in, accelerator, forms, timed, skewed, written)
 

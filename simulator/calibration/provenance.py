@@ -43,6 +43,8 @@ def provenance(tables: Sequence[Stored], clock_s: float) -> dict[str, Any]:
 def _table(table: Stored) -> dict[str, Any]:
     told: dict[str, Any] = {"date": table.date, "points": len(table.points), "wall_s": table.wall_s}
     told |= {"gpus": table.machine.gpus, "driver": table.machine.driver}
+    if table.machine.settings:
+        told["settings"] = table.machine.settings
     told |= {name: [round(value, 1) for value in values] for name, values in table.clocks.items()}
     if table.refused:
         told["refused"] = [f"{tuple(one['shape'])}: {one['why']}" for one in table.refused]

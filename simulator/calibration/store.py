@@ -42,7 +42,7 @@ class Stored:
 
 def _alike(one: Machine, other: Machine, *, together: bool) -> bool:
     same = (one.gpu, one.torch, one.cuda) == (other.gpu, other.torch, other.cuda)
-    return same and (not together or one.gpus == other.gpus)
+    return same and (not together or (one.gpus, one.settings) == (other.gpus, other.settings))
 
 
 def write(stored: Stored, folder: Path) -> None:
