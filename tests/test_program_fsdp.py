@@ -124,6 +124,23 @@ def test_experts_are_gathered_by_the_ranks_that_hold_the_same_ones(small: Small)
     assert gather.collective.groups.tolist() == list(range(8))
 
 
+def test_gradients_of_experts_are_reduced_first_and_the_rest_of_the_layer_waits_for_the_layer_before(
+    small: Small,
+) -> None:
+    program = lower(small("mixture", "parallel.ep=8"))
+    names = [task.name for task in program.tasks]
+    order = [name for name in names if name.startswith("reduce-scatter layer")]
+    assert order[:4] == [f"reduce-scatter layer {layer}{part}" for layer in (3, 2) for part in (" experts", "")]
+    before = tuple(names.index(name) for name in order[2:4])
+    assert program.tasks[names.index("copy-in layer 1 experts")].deps == before
+    assert program.tasks[names.index("copy-in layer 1")].deps == ()
+    # Two experts of 3 x 1024 x 512 and, of attention, 4 x 1024 x 1024, a router of 16 x 1024 and norms of 2 x 1024 and
+    # of 2 heads of 128, in fp32.
+    rest = 4 * 1024 * 1024 + 16 * 1024 + 2 * 1024 + 2 * 128
+    held = levels(program, "reduce buffers")[names.index("copy-in layer 1")]
+    assert held == 4 * (2 * 3 * 1024 * 512 + rest)
+
+
 def test_one_layer_is_gathered_ahead_and_none_without_prefetching(small: Small) -> None:
     def order(*overrides: str) -> list[str]:
         tasks = lower(small("dense", *overrides)).tasks

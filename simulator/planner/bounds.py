@@ -173,8 +173,7 @@ class Bounds:
         forward[:, COMPUTE] += sharding.forward_s
         backward[:, COMPUTE] += sharding.backward_s
         busy = exchanges[:, 3:] + sharding.busy_s
-        exposed = np.maximum(sharding.waited_s, sharding.reduced_s - _in_all(backward))
-        exposed = np.where(sharding.reduced_s > 0, np.maximum(exposed, 0.0), 0.0)
+        exposed = np.where(sharding.reduced_s > 0, np.maximum(sharding.reduced_s - _in_all(backward), 0.0), 0.0)
         work = _Work(forward, backward, waited, busy, sharding.stream_s, sharding.tail_s, exposed)
         return work, tokens.saved + routed.saved, tokens.restored_last + routed.restored_last
 

@@ -39,8 +39,6 @@ class Sharding:
     """Behind the last micro-batch of the step."""
     reduced_s: Values
     """Reductions, all of which are through before the next forward pass."""
-    waited_s: Values
-    """Those of them that the compute stream waits for without anything beside them."""
 
     def __getitem__(self, which: Column) -> Sharding:
         """The rows that *which* names."""
@@ -109,23 +107,8 @@ class DataParallel:
         waits = fully & (not self._job.megatron_fsdp)
         return Sharding(
             forward, backward, np.maximum(gathers, reductions), busy.transpose(1, 0, 2), self._tail(groups, whole),
-            reductions * waits, self._waited(splits, groups, edges) * waits,
+            reductions * waits,
         )  # fmt: skip
-
-    def _waited(self, splits: Splits, groups: tuple[_Group, ...], edges: npt.NDArray[np.int64]) -> Values:
-        """Reductions of what is outside the experts of a layer: those of its experts are copied behind them, when all
-        of the layer's backward pass is done.
-        """
-        dense, routed = groups
-        layers = len(self._job.architecture.layers)
-        learns = self._weights.experts(1).trained[2 : 2 + layers] > 0
-        keys, which = splits.numbered("tp")
-        trained = np.zeros((len(keys), len(self._weights.experts(1).trained) - 3))
-        for row, (tp,) in enumerate(keys):
-            trained[row, :layers] = self._weights.dense(tp).trained[2 : 2 + layers] * learns
-        reduced = self._job.reduce_bytes * over_stages(trained, edges)[which] * dense.sharded * routed.sharded
-        per_byte = dense.slowest("reduce_scatter") + dense.slowest("all_reduce") / dense.ranks[:, None]
-        return np.asarray(reduced * per_byte)
 
     def _tail(self, groups: tuple[_Group, ...], whole: npt.NDArray[np.bool_]) -> Values:
         """The update, and around it what ZeRO-1 does, which keeps parameters *whole*, if not beside compute."""

@@ -5,9 +5,13 @@ its own stream, from shards that are cast to the gather's format where they have
 storage on the compute stream; prefetch of the next unit right after that copy-out. In forward a unit's flat buffer
 lives until the next unit's copy-out or the end of the pass, so three unsharded copies exist at the peak; in backward it
 is freed right after its own. A reduce-scatter takes its input in the reduce dtype while the unsharded gradients are
-still alive, and the next one waits for it. Gather buffers and casts come from the memory of the gather's stream, and
-reduced gradients, which live to the end of the step, from the reduction's: caching allocators share none of it with the
-compute stream.
+still alive, and those of the next unit wait for it. Gather buffers and casts come from the memory of the gather's
+stream, and reduced gradients, which live to the end of the step, from the reduction's: caching allocators share none of
+it with the compute stream.
+
+Routed experts that are spread over ranks have a mesh of their own in the `fully_shard` of their layer, as torchtitan
+shards them since March 2026: two gathers and two reductions, one behind the other. Experts' gradients are the first to
+be reduced, and those of the rest of the layer do not wait for that (pytorch/pytorch#177319).
 
 Weights that are gathered in fp8 are cast shard by shard, with scales that one pass over all shards and one all-reduce
 find behind the update (torchao, `precompute_float8_dynamic_scale_for_fsdp`).
@@ -167,11 +171,17 @@ class Fsdp:
         return made
 
     def reduce(self, unit: Unit) -> None:
-        """Reduce-scatter the gradients of *unit*, then all-reduce the shard between replicas."""
-        for group in unit.groups:
-            if group.trained_elements and self._is_copied(group):
+        """Reduce-scatter the gradients of *unit*, its experts' first, then all-reduce the shard between replicas.
+
+        What is under way of the unit before ends first.
+        """
+        trained = [group for group in reversed(unit.groups) if group.trained_elements]
+        if any(self._is_copied(group) for group in trained):
+            self._finish_reductions()
+        for group in trained:
+            if self._is_copied(group):
                 self._reduce_group(group)
-            elif group.trained_elements:
+            else:
                 self._reduce_in_place(group)
 
     def _finish_reductions(self) -> None:
@@ -190,7 +200,6 @@ class Fsdp:
         emitter = self._emitter
         padded = group.trained_shard * group.ranks
         size = float(padded * self._reduce_bytes)
-        self._finish_reductions()
         key = f"reduce.{group.name}"
         copy = self._costs.price(Kernel("chunk_cat", 0.0, self._copy_in_bytes(group) + size))
         buffer = allocation(key, "reduce buffers", size)
@@ -214,7 +223,7 @@ class Fsdp:
             self._kept += [on_host] if on_host else []
         if emitter.holds(f"reduced.{group.name}"):
             emitter.release(f"reduced.{group.name}")
-        self._reduces = [(position, key)]
+        self._reduces.append((position, key))
 
     def _pass_on(self, group: ShardGroup, size: float) -> int:
         """Copy what one rank has to itself from the reduction's input to its result; experts' is divided before.
