@@ -243,13 +243,23 @@ def _row_weights() -> Operator:
 def _expert_order(
     component: MixtureOfExperts, name: str, routed: Lane, width: int, *, padded: bool, makes: str = ""
 ) -> Operator:
-    """Rows arrive by source rank and are computed by expert: one copy each way."""
-    kernel = pointwise(2 * routed.tensor_bytes(width), kind="transpose" if padded else "copy")
-    # Each row looks for its chunk, one for every expert, in the sums of their lengths.
-    search = pointwise(component.experts * _INT32_BYTES, kind="sort")
+    """Rows arrive by source rank and are computed by expert: one copy each way.
+
+    Megatron-LM copies chunks, where each row looks for its own, one for every expert, in the sums of their lengths; a
+    framework reads rows in an order that it has found by sorting their experts.
+    """
+    framework = routed.execution != "fused" and not padded
+    kernel = pointwise(
+        2 * routed.tensor_bytes(width), kind="transpose" if padded else "gather" if framework else "copy"
+    )
+    find: tuple[Kernel, ...] = ()
+    if routed.megatron and not padded:
+        find = (pointwise(component.experts * _INT32_BYTES, kind="sort"),)
+    elif framework and name == "sort_by_expert":
+        find = (sort_positions(1.0),)
     return Operator(
         name,
-        forward=(search, kernel) if routed.megatron and not padded else (kernel,),
+        forward=(*find, kernel),
         backward=(kernel,),
         makes=makes,
         output_bytes=routed.tensor_bytes(width),
