@@ -49,16 +49,23 @@ class StageOperators:
         self._fused = job.distributed_optimizer.fused_accumulation
         """Whether their matmuls add gradients into the buffer."""
         self._last = job.pipeline.ends(number)
+        self._plans: dict[tuple[Layer, Recompute], LayerPlan] = {}
 
     def layer(self, layer: Layer) -> LayerPlan:
         """Those of *layer*, for any layer of its make that is recomputed alike, and which of them run again."""
         make, place = replace(layer, index=0), self._places[layer.index]
+        recompute = self._job.recompute_of(layer, self._positions[place], self._number)
+        if (make, recompute) not in self._plans:
+            self._plans[make, recompute] = self._plan([self._made(make)], place, recompute)
+        return self._plans[make, recompute]
+
+    def _made(self, make: Layer) -> tuple[Operator, ...]:
+        """The operators of a layer of that *make*."""
         workload = self._job.workload
         operators = listed_operators(self._job.architecture, make, workload)
-        if self._engine and workload.attention == "flash" and isinstance(layer.mixer, GroupedAttention):
-            operators = tuple(with_split(operators, share(layer.mixer, workload.tp), workload))
-        recompute = self._job.recompute_of(layer, self._positions[place], self._number)
-        return self._plan([operators], place, recompute)
+        if self._engine and workload.attention == "flash" and isinstance(make.mixer, GroupedAttention):
+            operators = tuple(with_split(operators, share(make.mixer, workload.tp), workload))
+        return operators
 
     def module(self, number: int) -> tuple[LayerPlan, tuple[Layer | None, ...]]:
         """Those of a multi-token-prediction module, and for each the layer that it is of, if it is of one."""
@@ -188,17 +195,18 @@ class StageOperators:
 
     def weight_casts(self) -> list[Kernel]:
         """The kernels that make the fp8 copies of weights that are kept from step to step."""
-        float8, sizes = self._job.workload.float8, self._float8_weights()
+        float8, sizes = self._job.workload.float8, self._float8_weights
         passes = once_a_step(float8) if float8 and sizes else ()
         return [Kernel(step.kind, 0.0, step.bytes * sum(sizes), launches=len(sizes)) for step in passes]
 
     def _float8_copies(self) -> list[Allocation]:
         """Both fp8 copies of each weight that is kept so, beside the bf16 one; gathered in fp8, they stand for it."""
-        float8, sizes = self._job.workload.float8, self._float8_weights()
+        float8, sizes = self._job.workload.float8, self._float8_weights
         if not sizes or (float8 and float8.gathered):
             return []
         return [tensors("resident.fp8 copies", "parameters", [size for size in sizes for _ in range(2)])]
 
+    @cached_property
     def _float8_weights(self) -> list[float]:
         """Elements of each weight of the stage that is kept in fp8; experts count together."""
         float8 = self._job.workload.float8

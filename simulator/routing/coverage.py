@@ -67,13 +67,16 @@ def _reach_within_groups(popularity: FloatArray, choice: Choice, members: int) -
     layers, _, of_set = popularity.shape
     grouped = popularity.reshape(layers, choice.groups, members)
     liked = np.minimum(choice.best * grouped.sum(axis=2) / grouped.sum(axis=(1, 2))[:, None], 1.0)
-    found = []
-    for number in range(choice.groups):
-        others = np.sort(np.delete(grouped, number, axis=1), axis=2).mean(axis=1)
-        together = np.concatenate([grouped[:, number], *[others] * (choice.best - 1)], axis=1)
-        reached = _reach_freely(together.reshape(layers, -1, of_set), choice.top_k)
-        found.append(liked[:, number, None] * reached[:, : members // of_set])
-    return np.concatenate(found, axis=1)
+    chosen = np.concatenate([_beside_others(grouped, number, choice.best) for number in range(choice.groups)])
+    reached = _reach_freely(chosen.reshape(len(chosen), -1, of_set), choice.top_k)
+    own = reached[:, : members // of_set].reshape(choice.groups, layers, -1).swapaxes(0, 1)
+    return np.asarray((liked[:, :, None] * own).reshape(layers, -1))
+
+
+def _beside_others(grouped: FloatArray, number: int, best: int) -> FloatArray:
+    """The experts of a group and of *best* - 1 like the mean of all others, [layers, best * members]."""
+    others = np.sort(np.delete(grouped, number, axis=1), axis=2).mean(axis=1)
+    return np.concatenate([grouped[:, number], *[others] * (best - 1)], axis=1)
 
 
 def _reach_of_groups(held: int, choice: Choice, members: int) -> float:
@@ -95,8 +98,8 @@ def _reach_freely(popularity: FloatArray, top_k: int) -> FloatArray:
         moved = inside[..., :-1] * picked
         inside *= 1.0 - picked
         inside[..., 1:] += moved
-    before = _running(inside)
-    behind = _running(inside[:, ::-1])[:, ::-1]
+    before, behind = np.split(_running(np.concatenate([inside, inside[:, ::-1]])), 2)
+    behind = behind[:, ::-1]
     without = (before[:, :-1] * behind[:, 1:, ::-1]).sum(axis=2)
     everything = (before[:, -2] * inside[:, -1, ::-1]).sum(axis=1)
     return np.asarray(1.0 - inside[..., 0] * without / everything[:, None])

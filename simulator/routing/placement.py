@@ -94,22 +94,20 @@ def contiguous(layers: int, experts: int, ranks: int) -> Placement:
 
 def moves(old: Placement, new: Placement, ranks_per_node: int) -> Moves:
     """What each rank lacks of *new* when it holds *old*; node n holds the ranks from n * *ranks_per_node* on."""
-    had = _holds(old)
-    missing = _holds(new) & ~had
-    nodes = -(-old.ranks // ranks_per_node)
-    padded = np.zeros((len(had), nodes * ranks_per_node, old.experts), dtype=bool)
-    padded[:, : old.ranks] = had
-    on_node = padded.reshape(len(had), nodes, ranks_per_node, -1).any(axis=2)
-    near = np.repeat(on_node, ranks_per_node, axis=1)[:, : old.ranks]
-    return Moves((missing & near).sum(axis=2), (missing & ~near).sum(axis=2))
+    shape, experts = new.slots.shape[:2], new.experts
+    holder, expert = np.divmod(np.setdiff1d(_held(new), _held(old), assume_unique=True), experts)
+    node = holder - holder % new.ranks % ranks_per_node
+    near = np.isin(node * experts + expert, _held(old, ranks_per_node))
+    within, across = (np.bincount(holder[which], minlength=shape[0] * shape[1]) for which in (near, ~near))
+    return Moves(within.reshape(shape), across.reshape(shape))
 
 
-def _holds(placement: Placement) -> np.ndarray:
-    """[layers, ranks, experts], true where the rank has a copy."""
+def _held(placement: Placement, together: int = 1) -> IntArray:
+    """What so many ranks *together* hold, once each: (layer * ranks + first of these ranks) * experts + expert."""
     layers, ranks, _ = placement.slots.shape
-    held = np.zeros((layers, ranks, placement.experts), dtype=bool)
-    np.put_along_axis(held, placement.slots, True, axis=2)
-    return held
+    first = np.arange(ranks) // together * together
+    holder = np.arange(layers)[:, None] * ranks + first
+    return np.unique(holder[:, :, None] * placement.experts + placement.slots)
 
 
 def _turns(flat: IntArray) -> IntArray:
