@@ -26,18 +26,20 @@ def lost_ns(program: Sequence[Task], recording: Recording) -> Vector | None:
     it at full speed where no transfer is beside it, or longer beside it: x * (1 / s - 1) in all. None where nothing is
     lost.
     """
-    works = np.array([task.collective is None for task in program], bool)
-    taken = [(i, t.collective.compute_taken) for i, t in enumerate(program) if t.collective is not None]
-    moving = [(i, share) for i, share in taken if np.any(share)]
-    if not moving or not works.any():
-        return None
     result = np.zeros_like(recording.end_ns)
-    moves = np.array([i for i, _ in moving])
-    left = 1.0 - np.stack([np.broadcast_to(share, result.shape[1]) for _, share in moving])
-    for behaviour in range(result.shape[1]):
-        begin, end = recording.begin_ns[:, behaviour], recording.end_ns[:, behaviour]
-        lost = _lost(begin[moves], end[moves], left[:, behaviour], begin[works], end[works])
-        result[works, behaviour] = np.rint(lost).astype(np.int64)
+    works = np.flatnonzero([task.collective is None for task in program])
+    moves = np.array([number for number, task in enumerate(program) if task.collective is not None], np.int64)
+    taken = np.zeros((len(moves), result.shape[1]))
+    for row, collective in zip(taken, filter(None, (task.collective for task in program)), strict=True):
+        row[:] = collective.compute_taken
+    moving = taken.any(axis=1)
+    if not moving.any() or not len(works):
+        return None
+    times, moves = (recording.begin_ns, recording.end_ns), moves[moving]
+    # A row for each behaviour, so that what is looked at together lies together.
+    begin, end, work_begin, work_end = (when[which].T.copy() for which in (moves, works) for when in times)
+    by_behaviour = zip(begin, end, 1.0 - taken[moving].T, work_begin, work_end, strict=True)
+    result[works] = np.rint([_lost(*of_one) for of_one in by_behaviour]).T
     return result
 
 
@@ -49,4 +51,4 @@ def _lost(begin: Vector, end: Vector, left: Shares, work_begin: Vector, work_end
     # Logarithms of what is left add up where transfers overlap; between two borders the slowdown is constant.
     level = np.cumsum(np.concatenate([logs, -logs])[order])[:-1]
     lost = np.concatenate([[0.0], np.cumsum(np.expm1(-level) * np.diff(borders))])
-    return np.asarray(np.interp(work_end, borders, lost) - np.interp(work_begin, borders, lost))
+    return np.asarray(np.subtract(*np.interp([work_end, work_begin], borders, lost)))

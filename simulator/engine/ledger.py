@@ -51,7 +51,7 @@ class TierLedger:
         found = [""] * len(self.peak_entry)
         resident: dict[str, Quantity] = {}
         added: dict[str, Quantity] = {}
-        for number, (position, kind, change) in enumerate(self.entries):
+        for number, (position, kind, change) in enumerate(self.entries[: max(at_entry, default=0) + 1]):
             held = resident if position < 0 else added
             held[kind] = held.get(kind, 0.0) + change
             for behaviour in at_entry.get(number, ()):
@@ -65,6 +65,15 @@ class TierLedger:
     def peak_task(self, behaviour: int) -> int:
         """Position of the task at which *behaviour* reached its peak; -1 when it is resident memory alone."""
         return self.entries[int(self.peak_entry[behaviour])][0]
+
+    def put_off(self, entries: slice, until: int, position: int) -> TierLedger:
+        """The account if what those *entries* take came behind all entries before number *until*, with the task at
+        *position*.
+        """
+        rows = self.entries
+        late = [(position, kind, change) for _, kind, change in rows[entries]]
+        moved = [*rows[: entries.start], *rows[entries.stop : until], *late, *rows[until:]]
+        return _close(self.tier, moved, len(self.peak_bytes))
 
 
 class UnbalancedProgramError(Exception):

@@ -117,8 +117,8 @@ def remember(programs: Sequence[StageProgram], cluster: Cluster, folding: Foldin
     worst = max(range(len(programs)), key=lambda stage: float(ledgers[stage]["hbm"].peak_bytes.max()))
     peaks, settling = list[RankPeak](), 0.0
     for stage, (program, context, found) in enumerate(zip(programs, contexts, ledgers, strict=True)):
-        first = account(first_step(program), [*program.resident, context], folding.behaviours)
-        peaks += rank_peaks(program, folding, found["hbm"], first["hbm"], stage)
+        later = found["hbm"]
+        peaks += rank_peaks(program, folding, later, first_step(program, later), stage)
         settling = max(settling, settling_peak_bytes(program, context, folding.behaviours))
     program, context, found = programs[worst], contexts[worst], ledgers[worst]
     resident = [*program.resident, *program.born, context]

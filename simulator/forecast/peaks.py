@@ -6,8 +6,9 @@ the peak of what happens once: the model being made, and a second step that make
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from simulator.engine.ledger import TierLedger, account
@@ -41,11 +42,16 @@ class RankPeak:
         return asdict(self)
 
 
-def first_step(program: StageProgram) -> list[Task]:
-    """The tasks of a first step: what its update adds for good is taken there."""
-    tasks, birth = list(program.tasks), program.birth
-    tasks[birth] = replace(tasks[birth], allocates=(*tasks[birth].allocates, *program.born))
-    return tasks
+def first_step(program: StageProgram, later: TierLedger) -> TierLedger:
+    """The account of a first step: what its update adds for good, which *later* ones have from the start, is taken
+    there.
+    """
+    resident, born, taken = (
+        sum(1 for one in some if one.tier == later.tier)
+        for some in (program.resident, program.born, program.tasks[program.birth].allocates)
+    )
+    until = bisect_left(later.entries, program.birth, key=lambda entry: entry[0]) + taken
+    return later.put_off(slice(resident, resident + born), until, program.birth)
 
 
 def settling_peak_bytes(program: StageProgram, context: Allocation, behaviours: int) -> float:
