@@ -43,9 +43,12 @@ class Collective:
     """The parts that meet. Both sides have equal behaviours and groups; the lowest part tells the links' use."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Allocation:
-    """Memory taken when a task is issued, until a later task (or the same) releases *key*."""
+    """Memory taken when a task is issued, until a later task (or the same) releases *key*.
+
+    Nobody changes one; but a program has hundreds of thousands, and a frozen one takes five times as long to make.
+    """
 
     key: str
     kind: str
