@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from io import StringIO
 from typing import Any
 
-from ruamel.yaml import YAML
-
+from simulator.documents import dumped
 from simulator.hardware.collective import Timings
 from simulator.hardware.curve import Curve
 from simulator.hardware.profile import written
 
-WIDTH = 120
 DIGITS = 4
 
 
@@ -32,21 +29,6 @@ def timings_yaml(timings: Timings) -> str:
     told = timings.model_dump(exclude_defaults=True)
     told["bandwidth"] = written(timings.bandwidth, "B/s")
     return dumped(_short(told, digits=5))
-
-
-def dumped(tree: Mapping[str, Any]) -> str:
-    """*tree* in block style, with innermost lists on a line."""
-    writer, out = YAML(), StringIO()
-    writer.default_flow_style = None
-    writer.width = WIDTH
-    writer.dump(_plain(tree), out)
-    return out.getvalue()
-
-
-def _plain(tree: Any) -> Any:
-    if isinstance(tree, Mapping):
-        return {str(key): _plain(value) for key, value in tree.items()}
-    return [_plain(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _short(tree: Any, digits: int = DIGITS) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from simulator import documents
 from simulator.calibration import findings
 from simulator.calibration.collective_timings import OPERATIONS, Form, even, fit_form, groups, skewed_errors, timings
-from simulator.calibration.documents import curve_yaml, dumped, timings_yaml
+from simulator.calibration.documents import curve_yaml, timings_yaml
 from simulator.calibration.identity import identify
 from simulator.calibration.machine import Machine
 from simulator.calibration.node_file import node_tree
@@ -74,9 +74,9 @@ def make_profile(tables: Sequence[Stored], machine: Machine, home: Path) -> Prof
             accelerator = replace(fitted, curves={**fitted.curves, kind: (found.curve,)})
     node, links = node_tree(part, like, points, machine)
     files = {f"measured/{part}/{fit.curve.kind}.yaml": curve_yaml(fit.curve) for fit in fits}
-    files[f"measured/{part}/provenance.yaml"] = dumped(provenance(tables, clock))
-    files[f"accelerators/{part}.yaml"] = dumped(sheet)
-    files[f"nodes/{machine.gpus}x-{part}.yaml"] = dumped(node)
+    files[f"measured/{part}/provenance.yaml"] = documents.dumped(provenance(tables, clock))
+    files[f"accelerators/{part}.yaml"] = documents.dumped(sheet)
+    files[f"nodes/{machine.gpus}x-{part}.yaml"] = documents.dumped(node)
     timed: dict[str, tuple[tuple[float, float], ...]] = {}
     ranks = max(groups(points), default=0)
     if ranks:
