@@ -22,12 +22,32 @@ TIME_LABELS = {
 }
 """Parts of the step, by the keys of `time` in the summary. "Exposed" time is not hidden behind computation."""
 
+TIME_COLOURS = {
+    "compute_s": "#0072B2",
+    "exposed_all_to_all_s": "#D55E00",
+    "exposed_fsdp_s": "#E69F00",
+    "exposed_swap_s": "#5D4037",
+    "exposed_host_s": "#A1887F",
+    "exposed_drives_s": "#78909C",
+    "exposed_tp_s": "#C8B400",
+    "exposed_pp_s": "#882255",
+    "pipeline_bubble_s": "#9AA0A6",
+    "launch_bound_s": "#56B4E9",
+    "imbalance_s": "#CC79A7",
+}
+"""Of those parts: those of the kinds of task (:mod:`simulator.report.kinds`) that they are spent on or waited for."""
+
 TIER_LABELS = {"hbm": "HBM", "ddr": "DDR", "nvme": "NVMe"}
 
 
 def time_label(key: str) -> str:
     """Words for the key of a time; a new key is its own label."""
     return TIME_LABELS.get(key, key.removesuffix("_s").replace("_", " "))
+
+
+def time_colour(key: str) -> str:
+    """A colour for the key of a time; new keys are grey."""
+    return TIME_COLOURS.get(key, "#B4B9BD")
 
 
 def tier_label(tier: str) -> str:

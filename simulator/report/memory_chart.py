@@ -33,6 +33,11 @@ COLOURS = {
     "logits": "#CC79A7",
     "workspace": "#B7C3CC",
     "context": "#5D6770",
+    # A served model's.
+    "weights": "#0072B2",
+    "embedding and head": "#56B4E9",
+    "caches": "#009E73",
+    "activations": "#CC79A7",
 }
 _SPARE_COLOURS = ("#882255", "#44AA99", "#999933", "#AA4499")
 _SPANS = 450
@@ -50,7 +55,7 @@ def memory_chart(curves: Iterable[MemoryCurve], timeline: Timeline, summary: Map
         titles(figure, "No memory in use", str(summary["scenario"]))
         return figure
     titles(figure, _answer(shown[0]), str(summary["scenario"]))
-    colours = _colours(shown)
+    colours = kind_colours(dict.fromkeys(kind for c in shown for kind, held in c.bytes_by_kind.items() if held.any()))
     legend(figure, [(colour, kind) for kind, colour in colours.items()])
     grid = figure.add_gridspec(len(shown), 1, left=0.065, right=0.985, top=0.84, bottom=0.06, hspace=0.32)
     for i, curve in enumerate(shown):
@@ -77,8 +82,8 @@ def _answer(curve: MemoryCurve) -> str:
     return f"{tier_label(curve.tier)} peak {peak} of {capacity}: {_room(curve)}"
 
 
-def _colours(curves: list[MemoryCurve]) -> dict[str, str]:
-    kinds = dict.fromkeys(kind for curve in curves for kind, held in curve.bytes_by_kind.items() if held.any())
+def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
+    """A colour for each kind of tensor."""
     spare = iter(_SPARE_COLOURS)
     return {kind: COLOURS.get(kind) or next(spare, "#9AA0A6") for kind in kinds}
 
@@ -143,9 +148,8 @@ def _mark_peak(axes: Axes, curve: MemoryCurve, timeline: Timeline, total: np.nda
     i = int(total.argmax())
     moment, peak, ceiling = float(curve.time_ns[i]) / 1e9, float(total[i]) / _GB, axes.get_ylim()[1]
     largest = max(curve.bytes_by_kind, key=lambda kind: float(curve.bytes_by_kind[kind][i]))
-    ran = _what_ran(timeline, curve, int(curve.time_ns[i]))
     words = (
-        f"peak {human_bytes(float(total[i]))} at {human_time(moment)}{ran}"
+        f"peak {human_bytes(float(total[i]))} {peak_moment(curve, timeline)}"
         f"\nlargest part {largest}: {human_bytes(float(curve.bytes_by_kind[largest][i]))}{tensors}"
     )
     left, right = axes.get_xlim()
@@ -177,6 +181,12 @@ def _mark_peak(axes: Axes, curve: MemoryCurve, timeline: Timeline, total: np.nda
 def _room(curve: MemoryCurve) -> str:
     room = curve.capacity_bytes - _peak_bytes(curve)
     return f"{human_bytes(room)} free" if room >= 0 else f"{human_bytes(-room)} too much"
+
+
+def peak_moment(curve: MemoryCurve, timeline: Timeline) -> str:
+    """When *curve* is highest, and with what: "at 1.2 s, in backward of layer 12 (experts)"."""
+    moment_ns = int(curve.time_ns[int(total_bytes(curve).argmax())])
+    return f"at {human_time(moment_ns / 1e9)}{_what_ran(timeline, curve, moment_ns)}"
 
 
 def _what_ran(timeline: Timeline, curve: MemoryCurve, moment_ns: int) -> str:

@@ -25,23 +25,29 @@ def peaks_table(peaks: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column("first step", justify="right", no_wrap=True)
     table.add_column("when")
     table.add_column("most of it")
-    for peak in [*peaks[:SHOWN], *peaks[SHOWN:][-1:]]:
+    for peak in telling_peaks(peaks):
         table.add_row(
-            _who(peak),
+            who(peak),
             human_bytes(peak["peak_bytes"]),
             human_bytes(peak["first_step_peak_bytes"]),
-            _when(peak),
+            when(peak),
             peak["owner"],
         )
     return table
 
 
-def _who(peak: Mapping[str, Any]) -> str:
+def telling_peaks(peaks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The highest of *peaks*, and the lowest."""
+    return [*peaks[:SHOWN], *peaks[SHOWN:][-1:]]
+
+
+def who(peak: Mapping[str, Any]) -> str:
+    """The rank, and how many are like it."""
     alike = f" ({peak['ranks']:,} alike)" if peak["ranks"] > 1 else ""
     return f"{peak['rank']:,}{alike}"
 
 
-def _when(peak: Mapping[str, Any]) -> str:
+def when(peak: Mapping[str, Any]) -> str:
     """Phase, layer, micro-batch and task; "resident" where the step adds nothing."""
     layer = f"layer {peak['layer']}" if peak["layer"] is not None else ""
     micro_batch = f"micro-batch {peak['micro_batch']}" if peak["micro_batch"] is not None else ""

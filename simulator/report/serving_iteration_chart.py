@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_NAMES = {"decode": "decoding alone", "with_prompts": "with prompts"}
+NAMES = {"decode": "decoding alone", "with_prompts": "with prompts"}
 _DARK = frozenset({"dense_s", "attention_s", "head_s", "pipeline_s", "exchange_s"})
 """Parts whose colour takes white letters."""
 _ROOM, _HEIGHT = 0.88, 0.26
@@ -27,7 +27,7 @@ def iteration_chart(summary: Mapping[str, Any]) -> Figure:
     """The chart of *summary*, the object of `run --json`."""
     from matplotlib.figure import Figure
 
-    kinds = {kind: summary["iteration_s"][kind] for kind in _NAMES if kind in summary["iteration_s"]}
+    kinds = {kind: summary["iteration_s"][kind] for kind in NAMES if kind in summary["iteration_s"]}
     figure = Figure(figsize=SIZE_INCHES, facecolor="white")
     titles(figure, f"Limited by {summary['limited_by']}", summary["scenario"])
     shown = [part for part in PARTS if any(_share(one, part) > _LEAST_SHARE for one in kinds.values())]
@@ -38,7 +38,7 @@ def iteration_chart(summary: Mapping[str, Any]) -> Figure:
         _bar(axes, one, shown)
         tokens = f", {one['prompt_tokens']:,.4g} tokens of prompts" if kind == "with_prompts" else ""
         words = (
-            f"{_NAMES[kind]}: {human_time(one['p50'])} (p10 {human_time(one['p10'])}, p90 {human_time(one['p90'])}), "
+            f"{NAMES[kind]}: {human_time(one['p50'])} (p10 {human_time(one['p10'])}, p90 {human_time(one['p90'])}), "
             f"{one['sequences']:,.4g} sequences decode on each rank{tokens}; {one['iterations']:,} iterations"
         )
         axes.set_title(words, loc="left", fontsize=11.5, color=INK)

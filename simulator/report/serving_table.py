@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from simulator.report.headline import tier_label
-from simulator.report.tables import new_table, percent, plain_number, pool_tables, provenance, titled
+from simulator.report.tables import fact_grid, new_table, percent, plain_number, pool_tables, provenance, titled
 from simulator.units import human_bytes, human_time
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def serving_table(summary: Mapping[str, Any]) -> Group:
 
     head = titled(summary["scenario"], summary["verdict"])
     if "duration_s" not in summary:
-        return Group(head, f"[bold]{_short(summary)}[/bold]", *pool_tables(summary))
+        return Group(head, f"[bold]{shortage(summary)}[/bold]", *pool_tables(summary))
     told = f"[bold]{answer(summary)}[/bold]"
-    return Group(head, told, "", _facts(summary), "", _times(summary), *pool_tables(summary))
+    return Group(head, told, "", fact_grid(facts(summary)), "", _times(summary), *pool_tables(summary))
 
 
 def answer(summary: Mapping[str, Any]) -> str:
@@ -55,7 +55,7 @@ def answer(summary: Mapping[str, Any]) -> str:
     return f"{said[0].upper()}{said[1:]}; {each} tokens/s an accelerator"
 
 
-def _short(summary: Mapping[str, Any]) -> str:
+def shortage(summary: Mapping[str, Any]) -> str:
     """What has no room, and where."""
     for key, where in (("memory", ""), ("prefill_memory", " where prompts are computed")):
         for tier, held in summary.get(key, {}).items():
@@ -71,33 +71,27 @@ def _short(summary: Mapping[str, Any]) -> str:
     return "There is no room for caches"
 
 
-def _facts(summary: Mapping[str, Any]) -> Table:
-    from rich.table import Table
-
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column()
+def facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What there is to say of a loop beside its parts: words, and what they stand for."""
     asked, cost, cache = summary["requests"], summary["cost"], summary["memory"]["hbm"]["cache"]
     for words, key in (("first token", "ttft_s"), ("further tokens", "tpot_s"), ("whole request", "latency_s")):
         if spread := summary[key]:
-            told = ", ".join(f"{name} {human_time(spread[name])}" for name in ("p50", "p90", "p99"))
-            grid.add_row(words, told)
-    grid.add_row("answers", _rate(summary, "output"))
+            yield words, ", ".join(f"{name} {human_time(spread[name])}" for name in ("p50", "p90", "p99"))
+    yield "answers", _rate(summary, "output")
     if summary["prompt_tokens_per_s"]:
-        grid.add_row("prompts", _rate(summary, "prompt"))
-    grid.add_row("limited by", f"{summary['limited_by']}; {_limits(summary['limits'])}")
+        yield "prompts", _rate(summary, "prompt")
+    yield "limited by", f"{summary['limited_by']}; {_limits(summary['limits'])}"
     sent_back = f", {asked['preemptions']:,} sent back for want of room" if asked["preemptions"] else ""
     found = f", {percent(asked['cached_share'])} of prompts in the cache" if asked["cached_share"] else ""
-    grid.add_row("requests", f"{asked['of']:,} in {human_time(summary['duration_s'])}{found}{sent_back}")
+    yield "requests", f"{asked['of']:,} in {human_time(summary['duration_s'])}{found}{sent_back}"
     if cache["mean_sequences"] is not None:
         room = f"{human_bytes(cache['room_bytes'])}: {cache['mean_sequences']:,.4g} of the mean length"
-        grid.add_row("room for caches", room)
+        yield "room for caches", room
     if prefill := summary.get("prefill"):
-        grid.add_row("prefill", f"{prefill['accelerators']} accelerators, busy {percent(prefill['busy_share'])}")
+        yield "prefill", f"{prefill['accelerators']} accelerators, busy {percent(prefill['busy_share'])}"
     if cost["usd_per_1m_output_tokens"] is not None:
-        grid.add_row("cost", f"{cost['usd_per_1m_output_tokens']:,.3g} USD per 1 M tokens of answers")
-    grid.add_row("based on", provenance(summary["provenance"]))
-    return grid
+        yield "cost", f"{plain_number(cost['usd_per_1m_output_tokens'])} USD per 1 M tokens of answers"
+    yield "based on", provenance(summary["provenance"])
 
 
 def _rate(summary: Mapping[str, Any], kind: str) -> str:

@@ -5,11 +5,11 @@ Functions return rich renderables and print nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from simulator.report.campaign_table import campaign_rows
-from simulator.report.headline import headline, left_out, tier_label, time_label
+from simulator.report.headline import headline, left_out, tier_label, time_colour, time_label
 from simulator.report.kinds import group_of
 from simulator.report.peaks_table import peaks_table
 from simulator.units import human_bytes, human_count, human_time
@@ -22,13 +22,7 @@ if TYPE_CHECKING:
     from simulator.model.census import Census
 
 _VERDICT_STYLES = {"fits": "bold green", "tight": "bold yellow", "does not fit": "bold red"}
-_TIME_COLOURS = {
-    "compute_s": "#0072B2",
-    "pipeline_bubble_s": "#9AA0A6",
-    "launch_bound_s": "#9AA0A6",
-    "imbalance_s": "#CC79A7",
-}
-_EXPOSED_COLOUR, _MEMORY_COLOUR = "#D55E00", "#009E73"
+_MEMORY_COLOUR = "#009E73"
 
 
 def summary_table(summary: Mapping[str, Any]) -> Group:
@@ -39,7 +33,7 @@ def summary_table(summary: Mapping[str, Any]) -> Group:
         titled(summary["scenario"], summary["verdict"]),
         f"[bold]{headline(summary)}[/bold]",
         "",
-        _facts(summary),
+        fact_grid(facts(summary)),
         "",
         _time_table(summary),
         *memory_tables(summary["memory"]),
@@ -107,41 +101,45 @@ def titled(name: str, verdict: str) -> Text:
     return Text.assemble((name, "bold"), "  " if name else "", (verdict, _VERDICT_STYLES[verdict]))
 
 
-def _facts(summary: Mapping[str, Any]) -> Table:
+def facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What there is to say of a step beside its parts: words, and what they stand for."""
+    step, routing, cost = summary["step_time_s"], summary.get("routing"), summary.get("cost")
+    yield "step time", f"{human_time(step['p50'])} (p10 {human_time(step['p10'])}, p90 {human_time(step['p90'])})"
+    rate, each = summary["tokens_per_s"], summary["tokens_per_s_per_accelerator"]
+    yield "throughput", f"{plain_number(rate)} tokens/s, {plain_number(each)} per accelerator"
+    yield "MFU", percent(summary["model_flops_utilization"])
+    if cost and cost.get("usd_per_step") is not None:
+        yield "cost", f"{cost['usd_per_step']:,.4g} USD per step, {cost['usd_per_1m_tokens']:,.4g} USD per 1 M tokens"
+    if routing and routing["expert_max_over_mean"] > 1:
+        rank, expert = routing["rank_max_over_mean"], routing["expert_max_over_mean"]
+        yield "routing", f"busiest rank {rank:.3g} x mean, busiest expert {expert:.3g} x mean"
+    if routing and routing.get("experts_moved"):
+        fetched, seconds = routing["rebalance_bytes"], routing["rebalance_s"]
+        yield "rebalance", f"once, {human_bytes(fetched)} on the busiest rank, at least {human_time(seconds)}"
+    if images := summary.get("images"):
+        mean, most, ratio = (images[name] for name in ("per_rank_mean", "per_rank_max", "rank_max_over_mean"))
+        yield "images", f"{mean:.3g} a rank, {most} on the fullest: {ratio:.3g} x mean"
+    if part := summary.get("segments"):
+        used, whole = part["accelerators"], part["of"]
+        yield "segments", f"{part['nodes']} nodes: {used} of {whole} accelerators of a scale-up domain each"
+    yield "based on", provenance(summary["provenance"])
+    if summary.get("widest_inputs"):
+        yield "least sure", ", ".join(summary["widest_inputs"])
+    if missing := left_out(summary):
+        yield "simulated", missing
+    if "campaign" in summary:
+        yield from campaign_rows(summary["campaign"])
+
+
+def fact_grid(told: Iterable[tuple[str, str]]) -> Table:
+    """*told* in two columns."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-    step, routing, cost = summary["step_time_s"], summary.get("routing"), summary.get("cost")
-    interval = f"(p10 {human_time(step['p10'])}, p90 {human_time(step['p90'])})"
-    grid.add_row("step time", f"{human_time(step['p50'])} {interval}")
-    rate, each = summary["tokens_per_s"], summary["tokens_per_s_per_accelerator"]
-    grid.add_row("throughput", f"{plain_number(rate)} tokens/s, {plain_number(each)} per accelerator")
-    grid.add_row("MFU", percent(summary["model_flops_utilization"]))
-    if cost and cost.get("usd_per_step") is not None:
-        grid.add_row(
-            "cost", f"{cost['usd_per_step']:,.4g} USD per step, {cost['usd_per_1m_tokens']:,.4g} USD per 1 M tokens"
-        )
-    if routing and routing["expert_max_over_mean"] > 1:
-        rank, expert = routing["rank_max_over_mean"], routing["expert_max_over_mean"]
-        grid.add_row("routing", f"busiest rank {rank:.3g} x mean, busiest expert {expert:.3g} x mean")
-    if routing and routing.get("experts_moved"):
-        fetched, seconds = routing["rebalance_bytes"], routing["rebalance_s"]
-        grid.add_row("rebalance", f"once, {human_bytes(fetched)} on the busiest rank, at least {human_time(seconds)}")
-    if images := summary.get("images"):
-        mean, most, ratio = (images[name] for name in ("per_rank_mean", "per_rank_max", "rank_max_over_mean"))
-        grid.add_row("images", f"{mean:.3g} a rank, {most} on the fullest: {ratio:.3g} x mean")
-    if part := summary.get("segments"):
-        used, whole = part["accelerators"], part["of"]
-        grid.add_row("segments", f"{part['nodes']} nodes: {used} of {whole} accelerators of a scale-up domain each")
-    grid.add_row("based on", provenance(summary["provenance"]))
-    if summary.get("widest_inputs"):
-        grid.add_row("least sure", ", ".join(summary["widest_inputs"]))
-    if missing := left_out(summary):
-        grid.add_row("simulated", missing)
-    for words, told in campaign_rows(summary["campaign"]) if "campaign" in summary else ():
-        grid.add_row(words, told)
+    for words, what in told:
+        grid.add_row(words, what)
     return grid
 
 
@@ -162,12 +160,10 @@ def _time_table(summary: Mapping[str, Any]) -> Table:
     for key, part_s in sorted(summary["time"].items(), key=lambda item: -item[1]):
         if part_s <= 0:
             continue
-        colour = _TIME_COLOURS.get(key, _EXPOSED_COLOUR)
-        table.add_row(
-            time_label(key), human_time(part_s), percent(part_s / step_s), Bar(step_s, 0, part_s, color=colour)
-        )
+        bar = Bar(step_s, 0, part_s, color=time_colour(key))
+        table.add_row(time_label(key), human_time(part_s), percent(part_s / step_s), bar)
         if key == "compute_s":
-            for kind, kind_s in _main_kinds(summary.get("compute", {}), part_s):
+            for kind, kind_s in main_kinds(summary.get("compute", {}), part_s):
                 bar = Bar(step_s, 0, kind_s, color=group_of(kind).colour)
                 table.add_row(
                     f"  {kind.replace('_', ' ')}", human_time(kind_s), percent(kind_s / step_s), bar, style="dim"
@@ -175,7 +171,7 @@ def _time_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _main_kinds(seconds: Mapping[str, float], whole_s: float) -> list[tuple[str, float]]:
+def main_kinds(seconds: Mapping[str, float], whole_s: float) -> list[tuple[str, float]]:
     """Kinds of computation that take at least a twentieth of it, largest first."""
     return sorted(((k, s) for k, s in seconds.items() if s >= 0.05 * whole_s), key=lambda item: -item[1])
 
