@@ -13,7 +13,7 @@ INSTALL := $(BIN)/python $(PIP) --constraint constraints.txt
 .PHONY: help run test kernels check bench docs format clean
 
 help:
-	@echo "make run     install, simulate $(SCENARIO), say where the charts are"
+	@echo "make run     install, simulate $(SCENARIO), say where its report is"
 	@echo "make test    install, then lint, types, floors and tests"
 	@echo "make kernels install PyTorch and Triton beside it, interpret the GPU kernels' tests on the CPU"
 	@echo "make check   the whole gate: test, and nothing in the tree has changed by it"
@@ -25,7 +25,7 @@ help:
 run: $(VENV)/.installed
 	$(BIN)/rackcast run $(SCENARIO) --out $(OUT)
 	@echo
-	@echo "Charts: $(OUT)/timeline.png and $(OUT)/memory.png; everything else is in $(OUT)/ too."
+	@echo "Report: $(OUT)/report.html, one file to open or forward; charts and everything else are in $(OUT)/ too."
 	@echo "More: $(BIN)/rackcast --help"
 
 test: $(VENV)/.installed-dev

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.forecast.timeline import MemoryCurve, TellingRank, Timeline
+from simulator.report.origin import Origin
 
 RANKS = (TellingRank(64, "median"), TellingRank(5, "hottest"), TellingRank(17, "coldest"))
 LOAD = np.array([1.0, 1.7, 0.6])
@@ -108,6 +109,10 @@ def timeline_of(s):
     )
 
 
+def origin(name="kimi-k3.1-lora-128-h200"):
+    return Origin(name, ["parallel.ep=64"], "name: sample\nparallel: {ep: 64}\n", "1.2.3")
+
+
 def memory(timeline, capacity_bytes=141e9):
     """HBM of each telling rank: activations pile up in forward and go in backward, gathered weights come and go."""
     return (*(_curve(timeline, column, capacity_bytes) for column in range(3)), _host(timeline))
@@ -162,6 +167,7 @@ def summary(timeline):
         "fits": True,
         "verdict": "fits",
         "step_time_s": {"p10": step_s * 0.93, "p50": step_s, "p90": step_s * 1.08},
+        "widest_inputs": ["all_to_all (scaled)"],
         "tokens_per_s": 1048576 / step_s,
         "tokens_per_s_per_accelerator": 8192 / step_s,
         "model_flops_utilization": 0.147,
@@ -174,7 +180,25 @@ def summary(timeline):
         },
         "time": {name: part * step_s for name, part in share.items()},
         "cost": {"usd_per_step": 4.61, "usd_per_1m_tokens": 4.4},
-        "routing": {"rank_max_over_mean": 1.72, "expert_max_over_mean": 6.4},
-        "engine": {"events": 41200, "classes": 16, "ranks": 128, "wall_s": 1.7},
+        "compute": {"gemm": 0.1 * step_s, "grouped_gemm": 0.12 * step_s, "elementwise": 0.001 * step_s},
+        "traffic": {"all_to_all_bytes_per_micro_batch": 2.4e9},
+        "collectives": [
+            {"operation": "all_gather", "axis": "dp_shard", "algorithms": ["ring LL128", "ring Simple"], "tasks": 748}
+        ],
+        "routing": {
+            "rank_max_over_mean": 1.72,
+            "expert_max_over_mean": 6.4,
+            "source_max_over_mean": 1.0,
+            "slots_per_rank": 14,
+            "dropped_share": 0.0,
+        },
+        "engine": {
+            "events": 41200,
+            "classes": 16,
+            "ranks": 128,
+            "micro_batches": 1,
+            "micro_batches_simulated": 1,
+            "wall_s": 1.7,
+        },
         "provenance": {"measured": 21, "scaled": 4, "datasheet": 7, "assumed": 3},
     }

@@ -104,8 +104,10 @@ def test_the_page_draws_every_fit_and_its_intervals(made):
     _, profile = made
     page = calibration_html(profile)
     assert page.count("<img") == len(profile.fits) + len(profile.forms) == page.count("<table>")
+    assert page.count('alt="Points of ') == len(profile.fits)
     assert "compute.0.points.0.1" in page
-    assert "http" not in page
+    assert "http://" not in page
+    assert "https://" not in page
 
 
 def test_the_files_are_plain_text_of_one_form(made):

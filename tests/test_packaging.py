@@ -74,7 +74,8 @@ def test_an_installed_package_forecasts_from_an_empty_folder(installed: Path, tm
 def test_an_installed_package_writes_its_files_where_it_is_told(installed: Path, tmp_path: Path) -> None:
     ran = rackcast(installed, tmp_path, "run", "llama3-8b-fsdp2-2xh200", "--out", "charts")
     assert ran.returncode == 0, ran.stderr
-    assert {"timeline.png", "memory.png", "summary.json"} <= {path.name for path in (tmp_path / "charts").iterdir()}
+    written = {path.name for path in (tmp_path / "charts").iterdir()}
+    assert {"report.html", "timeline.png", "memory.png", "summary.json"} <= written
 
 
 def test_the_constraints_are_exact_versions_of_names_only() -> None:

@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
-from report_sample import memory, step, summary
+from report_sample import memory, origin, step, summary
 
 from simulator.forecast.forecast import Forecast
 from simulator.report import write_all
 from simulator.report.files import folder, replacing
 
-NAMES = ["summary.json", "timeline.png", "memory.png", "trace.json.gz", "timeline.parquet"]
+NAMES = ["report.html", "summary.json", "timeline.png", "memory.png", "trace.json.gz", "timeline.parquet"]
 
 
 def forecast(**changes):
@@ -19,26 +19,32 @@ def forecast(**changes):
     return Forecast(**{**parts, **changes})
 
 
-def test_write_all_makes_the_folder_and_the_five_files(tmp_path):
+def test_write_all_makes_the_folder_and_the_six_files(tmp_path):
     out = tmp_path / "new" / "out"
-    assert write_all(forecast(), out) == [out / name for name in NAMES]
+    assert write_all(forecast(), out, origin()) == [out / name for name in NAMES]
     assert sorted(path.name for path in out.iterdir()) == sorted(NAMES)
 
 
 def test_two_writes_of_one_forecast_are_byte_identical_whatever_the_host_took(tmp_path):
     slow = forecast()
     slow.summary["engine"]["wall_s"] = 99.0
-    write_all(forecast(), tmp_path / "a")
-    write_all(slow, tmp_path / "b")
+    write_all(forecast(), tmp_path / "a", origin())
+    write_all(slow, tmp_path / "b", origin())
     for name in NAMES:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
 def test_summary_has_sorted_keys_and_no_host_timings(tmp_path):
-    write_all(forecast(), tmp_path)
+    write_all(forecast(), tmp_path, origin())
     written = json.loads((tmp_path / "summary.json").read_text())
     assert list(written) == sorted(written)
-    assert written["engine"] == {"classes": 16, "events": 41200, "ranks": 128}
+    assert written["engine"] == {
+        "classes": 16,
+        "events": 41200,
+        "micro_batches": 1,
+        "micro_batches_simulated": 1,
+        "ranks": 128,
+    }
     assert written["step_time_s"] == forecast().summary["step_time_s"]
 
 
@@ -47,7 +53,7 @@ def test_a_failure_leaves_every_old_file_and_no_other(tmp_path):
         (tmp_path / name).write_text("old")
     broken = forecast(memory=None)
     with pytest.raises(TypeError):
-        write_all(broken, tmp_path)
+        write_all(broken, tmp_path, origin())
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
     assert {path.read_text() for path in tmp_path.iterdir()} == {"old"}
 
@@ -90,7 +96,7 @@ def test_a_folder_without_permission_is_told(tmp_path):
 def test_files_follow_the_umask(tmp_path):
     before = os.umask(0o022)
     try:
-        write_all(forecast(), tmp_path)
+        write_all(forecast(), tmp_path, origin())
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o644}
@@ -99,7 +105,7 @@ def test_files_follow_the_umask(tmp_path):
 def test_the_large_report_is_small_and_fast(benchmark, tmp_path):
     timeline = step(layers=93, micro_batches=8, pieces=4)
     large = Forecast(summary(timeline), timeline, memory(timeline))
-    benchmark.pedantic(write_all, args=(large, tmp_path), rounds=1)
+    benchmark.pedantic(write_all, args=(large, tmp_path, origin()), rounds=1)
     assert len(timeline.name) == 40_929
     assert (tmp_path / "trace.json.gz").stat().st_size < 10e6
     trace = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))

@@ -33,7 +33,12 @@ def _ask(*words: str, status: int = 0) -> str:
 
 def test_run_writes_its_figures_and_two_charts(served: str, tmp_path: Path) -> None:
     found = json.loads(_ask("run", served, "--out", str(tmp_path / "out"), "--json"))
-    assert {file.name for file in (tmp_path / "out").iterdir()} == {"summary.json", "loop.png", "iteration.png"}
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        "report.html",
+        "summary.json",
+        "loop.png",
+        "iteration.png",
+    }
     kept = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert kept["output_tokens_per_s"] == found["output_tokens_per_s"]
     assert found["time"].keys() == PARTS.keys()
@@ -58,7 +63,7 @@ def test_what_is_of_training_is_refused(served: str, tmp_path: Path) -> None:
 def test_the_same_loop_gives_the_same_charts(served: str, tmp_path: Path) -> None:
     for name in ("one", "other"):
         _ask("run", served, "--out", str(tmp_path / name))
-    for file in ("loop.png", "iteration.png", "summary.json"):
+    for file in ("loop.png", "iteration.png", "summary.json", "report.html"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "other" / file).read_bytes()
 
 
@@ -72,7 +77,7 @@ def test_fit_answers_by_its_status(served: str) -> None:
 def test_run_of_what_does_not_fit_draws_nothing(served: str, tmp_path: Path) -> None:
     told = _ask("run", served, "--set", "model=llama-3.1-70b", "--out", str(tmp_path / "out"))
     assert "does not fit" in told
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["summary.json"]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["report.html", "summary.json"]
 
 
 def test_loops_are_compared(served: str, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from simulator.cli.options import AsJson, Changes, ScenarioName
 if TYPE_CHECKING:
     from simulator.forecast.scenario import Scenario
     from simulator.forecast.scenario_serving import ServingScenario
+    from simulator.report.origin import Origin
 
 
 def run(
@@ -30,29 +31,34 @@ def run(
 ) -> None:
     """Simulate one step of training, or requests that are served, and say what limits it.
 
-    Charts, a trace and the figures are written into the folder of --out.
+    A report to forward, charts, a trace and the figures are written into the folder of --out.
     """
     conclude(lambda: _answer(scenario, changes or [], out, not no_fold), as_json)
 
 
 def _answer(name: str, changes: list[str], out: Path | None, fold: bool) -> Answer:
+    from simulator.documents import dumped
     from simulator.forecast.errors import Refused
     from simulator.forecast.reading import open_any_scenario, placing
     from simulator.forecast.scenario_serving import ServingScenario
+    from simulator.report.origin import Origin
+    from simulator.version import __version__
 
     document, folder = open_any_scenario(name, changes)
     scenario = document.content
     out = out or Path("out") / scenario.name
     _check_folder(out)
+    written = dumped(scenario.model_dump(mode="json", exclude_unset=True))
+    origin = Origin(name, changes, written, __version__, () if fold else ("--no-fold",))
     with placing(document):
         if isinstance(scenario, ServingScenario):
             if not fold:
                 raise Refused(["serving: --no-fold is a check of how ranks that train are folded; leave it out"])
-            return _serving(scenario, folder, out)
-        return _training(scenario, folder, out, fold)
+            return _serving(scenario, folder, out, origin)
+        return _training(scenario, folder, out, fold, origin)
 
 
-def _training(scenario: Scenario, folder: Path, out: Path, fold: bool) -> Answer:
+def _training(scenario: Scenario, folder: Path, out: Path, fold: bool, origin: Origin) -> Answer:
     from simulator.forecast.forecast import forecast
     from simulator.report import write_all
     from simulator.report.tables import summary_table
@@ -63,12 +69,12 @@ def _training(scenario: Scenario, folder: Path, out: Path, fold: bool) -> Answer
     tell_idle(scenario)
     for sentence in result.summary.get("swap", {}).get("overloads", ()):
         say(sentence)
-    files = write_all(result, out)
+    files = write_all(result, out, origin)
     say(f"wrote {', '.join(sorted(file.name for file in files))} into {out}")
     return Answer(result.summary, lambda: summary_table(result.summary))
 
 
-def _serving(scenario: ServingScenario, folder: Path, out: Path) -> Answer:
+def _serving(scenario: ServingScenario, folder: Path, out: Path, origin: Origin) -> Answer:
     from simulator.forecast.serving.forecast import serve
     from simulator.report.serving_files import write_serving
     from simulator.report.serving_table import serving_table
@@ -76,7 +82,7 @@ def _serving(scenario: ServingScenario, folder: Path, out: Path) -> Answer:
     with progress() as hear:
         result = serve(scenario, folder, hear)
     tell_guesses(scenario, folder)
-    files = write_serving(result, out)
+    files = write_serving(result, out, origin)
     say(f"wrote {', '.join(sorted(file.name for file in files))} into {out}")
     return Answer(result.summary, lambda: serving_table(result.summary))
 

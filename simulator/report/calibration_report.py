@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
-from html import escape
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING
 
 from simulator.report.calibration_chart import fit_chart, form_chart
+from simulator.report.page import page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,29 +18,37 @@ if TYPE_CHECKING:
     from simulator.calibration.refit import Estimate
 
 DOTS_PER_INCH = 90
-_STYLE = (
-    "body{font:14px sans-serif;max-width:1020px;margin:2em auto;color:#222}"
-    "td,th{padding:1px 10px 1px 0;text-align:left;font-size:12px}th{color:#6B7075;font-weight:normal}"
-    "img{width:100%}p{color:#6B7075}"
-)
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A fit as the page has it."""
+
+    alt: str
+    picture: str
+    """A PNG in base 64."""
+    estimates: Iterable[Estimate]
+    errors: str
+    notes: str = ""
 
 
 def calibration_html(profile: Profile) -> str:
     """The page of *profile*."""
-    body = [f"<h1>{escape(profile.part)}, calibrated</h1>", f"<p>{escape(_summary(profile))}</p>"]
+    return page("calibration.html", part=profile.part, told=_summary(profile), sections=list(_sections(profile)))
+
+
+def _sections(profile: Profile) -> Iterator[_Section]:
     for fit in profile.fits:
         kind = fit.curve.kind
         points = [point for point in profile.points if point.kind == kind]
-        body.append(_picture(fit_chart(kind, points, profile.accelerator, profile.clock_s)))
-        body.append(_table(fit.estimates))
-        body.append(f"<p>{escape(_errors(fit.used, fit.median_error, fit.worst_error))} {escape(fit.curve.notes)}</p>")
+        picture = _picture(fit_chart(kind, points, profile.accelerator, profile.clock_s))
+        errors = _errors(fit.used, fit.median_error, fit.worst_error)
+        yield _Section(f"Points of {kind} and their fit", picture, fit.estimates, errors, fit.curve.notes)
     for form in profile.forms:
         timed = profile.collectives[form.operation]
-        body += [_picture(form_chart(form, timed)), _table(form.estimates)]
-        body.append(f"<p>{escape(_errors(len(timed), form.median_error, form.worst_error))}</p>")
-    title = f"<title>rackcast calibrate: {escape(profile.part)}</title>"
-    head = f"<!doctype html><html lang='en'><head><meta charset='utf-8'>{title}<style>{_STYLE}</style></head>"
-    return f"{head}<body>{''.join(body)}</body></html>\n"
+        errors = _errors(len(timed), form.median_error, form.worst_error)
+        alt = f"Timings of {form.operation} and their form"
+        yield _Section(alt, _picture(form_chart(form, timed)), form.estimates, errors)
 
 
 def _summary(profile: Profile) -> str:
@@ -55,15 +64,7 @@ def _errors(points: int, median: float, worst: float) -> str:
     return f"{points} points, median error {median:.1%}, worst {worst:.1%}."
 
 
-def _table(estimates: Iterable[Estimate]) -> str:
-    rows = (
-        f"<tr><td>{escape(one.name)}</td><td>{one.value:.4g}</td><td>{one.low:.4g} to {one.high:.4g}</td></tr>"
-        for one in estimates
-    )
-    return f"<table><tr><th>figure</th><th>value</th><th>95 %</th></tr>{''.join(rows)}</table>"
-
-
 def _picture(figure: Figure) -> str:
     file = BytesIO()
     figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    return f"<img alt='' src='data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}'>"
+    return base64.b64encode(file.getvalue()).decode()

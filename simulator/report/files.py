@@ -42,5 +42,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             hidden.unlink(missing_ok=True)
 
 
+def write_text(text: str, file: BinaryIO) -> None:
+    """Write *text* into *file*."""
+    file.write(text.encode())
+
+
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
