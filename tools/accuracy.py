@@ -34,6 +34,7 @@ SOURCES = {
     "h200-optimizers": "seven with other optimizers",
     "h200-data-parallel": "nine with DDP, ZeRO-2 and FSDP2",
     "h200-swap": "eleven that keep, swap or recompute what one model saves, forecast first",
+    "h200-parallel": "a shrunk Kimi K3 with adapters and its experts on two H200, forecast first",
     "stas00": "stas00: ZeRO-2 on 8 H200",
     "offload": "offloading: own run, stas00's ZeRO-3 on 8 H200, Megatron-Bridge's and torchtune's ladders",
     "simumax": "SimuMax: Megatron-LM on 8 B200",
