@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 from page_reading import Page
 from report_sample import memory, origin, step, summary
+from typer.testing import CliRunner
 
+from simulator.cli.main import app
 from simulator.forecast.forecast import Forecast
-from simulator.forecast.reading import open_any_scenario
+from simulator.forecast.reading import open_any_scenario, read_scenario
 from simulator.forecast.serving.forecast import ServingForecast, serve
 from simulator.report import page as pages
 from simulator.report.glossary import explanation
@@ -116,6 +118,19 @@ def test_what_makes_it_again_is_told(training):
     assert "rackcast run kimi-k3.1-lora-128-h200 --set parallel.ep=64" in page.words
     assert "name: sample\nparallel: {ep: 64}" in page.words
     assert any("rackcast 1.2.3" in word for word in page.words)
+
+
+def test_the_scenario_of_a_page_is_what_was_run(small, tmp_path):
+    scenario, folder = small("mixture", "training.global_batch_sequences=32", "parallel.ep=8")
+    changes = ["--set", "training.global_batch_sequences=32", "--set", "parallel.ep=8"]
+    path = folder / "scenario-mixture.yaml"
+    answer = CliRunner().invoke(app, ["run", str(path), *changes, "--out", str(tmp_path)])
+    assert answer.exit_code == 0, answer.output
+    page = Page((tmp_path / "report.html").read_text())
+    assert f"rackcast run {path} {' '.join(changes)}" in page.words
+    told = next(word for word in page.words if word.startswith("name: small-mixture"))
+    (folder / "again.yaml").write_text(told)
+    assert read_scenario(str(folder / "again.yaml")) == (scenario, folder)
 
 
 def test_a_job_that_does_not_fit_says_what_to_ask():
