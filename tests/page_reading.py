@@ -30,7 +30,7 @@ class Page(HTMLParser):
         self.loads += [told[name] for name in ("src", "href", "action", "data") if name in told]
         self._id = told.get("id", self._id)
         if tag == "table":
-            self._table = told.get("class", "")
+            self._table = told.get("class", "").removesuffix(" bars")
         elif tag == "tr":
             self._row = told.get("data-key", "")
         elif tag == "data":

@@ -71,6 +71,16 @@ def test_figures_of_serving_are_those_of_the_summary(serving):
     assert page.figures["iterations"][""][:3] == [decode["p50"], decode["p10"], decode["p90"]]
 
 
+def test_accelerators_that_compute_prompts_apart_are_told():
+    apart = ["cluster.accelerators=2", "serving.prefill={accelerators: 1}", "serving.requests.count=24"]
+    document, folder = open_any_scenario("llama3-8b-chat-1xh200", apart)
+    forecast = serve(document.content, folder)
+    found = Page(serving_page(forecast, origin()))
+    parts = {key: [value] for key, value in forecast.summary["prefill"]["time"].items() if value > 0}
+    assert found.figures["prefill"] == parts
+    assert "plot-memory-hbm-prefill" in found.plots
+
+
 def test_bars_are_as_long_as_their_parts(training, serving):
     for (forecast, page), whole in ((training, "step_time_s"), (serving, "duration_s")):
         total = forecast.summary[whole]

@@ -39,7 +39,8 @@ def serving_page(forecast: ServingForecast, origin: Origin) -> str:
         answer=answer(summary),
         facts=[fact for fact in facts(summary) if fact[0] not in _TILES],
         time_plot=_time_plot(summary),
-        time=_time_rows(summary),
+        time=_time_rows(summary["time"]),
+        prefill_time=_time_rows(summary["prefill"]["time"]) if "prefill" in summary else [],
         iterations=[(NAMES[kind], one) for kind, one in summary["iteration_s"].items()],
         iteration_plot=_iteration_plot(summary),
         course=course_plot(course, summary),
@@ -54,9 +55,9 @@ def _memory(summary: Mapping[str, Any]) -> list[MemoryOfTier]:
     return [*tiers(summary["memory"]), *apart]
 
 
-def _time_rows(summary: Mapping[str, Any]) -> list[tuple[str, str, float, str]]:
-    """Key, words, seconds and colour of what an engine's time goes to, largest first."""
-    parts = sorted(summary["time"].items(), key=lambda item: -item[1])
+def _time_rows(time: Mapping[str, float]) -> list[tuple[str, str, float, str]]:
+    """Key, words, seconds and colour of what an engine's *time* goes to, largest first."""
+    parts = sorted(time.items(), key=lambda item: -item[1])
     return [(key, *_named(key, seconds)) for key, seconds in parts if seconds > 0]
 
 
@@ -69,7 +70,7 @@ def _time_plot(summary: Mapping[str, Any]) -> Plot:
     whole = sum(summary["time"].values())
     parts = [
         Part(words, colour, [seconds], [f"{human_time(seconds)}, {percent(seconds / whole)}"])
-        for _, words, seconds, colour in _time_rows(summary)
+        for _, words, seconds, colour in _time_rows(summary["time"])
     ]
     alt = f"{human_time(whole)} of an engine: " + ", ".join(f"{part.label} {part.words[0]}" for part in parts)
     return stacked_bars("time", alt, ["engine"], parts)
