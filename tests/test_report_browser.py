@@ -18,6 +18,8 @@ if CHROMIUM is None:
     pytest.skip("no chromium here; .ci/run installs Debian's", allow_module_level=True)
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
+PATIENCE_MS = 120_000
+"""Other tests may keep all cores busy."""
 DRAWN = "document.documentElement.dataset.drawn"
 RANGE = "document.getElementById('plot-timeline')._fullLayout.xaxis.range"
 INK = {"light": "rgb(29, 33, 37)", "dark": "rgb(228, 231, 234)"}
@@ -55,6 +57,7 @@ def opened(browser, pages):
         viewport = {"width": width, "height": 900}
         contexts.append(browser.new_context(viewport=viewport, color_scheme=scheme, offline=True))
         page = contexts[-1].new_page()
+        page.set_default_timeout(PATIENCE_MS)
         address = (pages / name).as_uri()
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
