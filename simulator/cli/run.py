@@ -11,6 +11,7 @@ from simulator.cli.bar import progress
 from simulator.cli.guard import Answer, conclude, say
 from simulator.cli.guesses import tell_guesses, tell_idle
 from simulator.cli.options import AsJson, Changes, ScenarioName
+from simulator.forecast.uncollected import uncollected
 
 if TYPE_CHECKING:
     from simulator.forecast.scenario import Scenario
@@ -58,6 +59,7 @@ def _answer(name: str, changes: list[str], out: Path | None, fold: bool) -> Answ
         return _training(scenario, folder, out, fold, origin)
 
 
+@uncollected()
 def _training(scenario: Scenario, folder: Path, out: Path, fold: bool, origin: Origin) -> Answer:
     from simulator.forecast.forecast import forecast
     from simulator.report import write_all

@@ -160,10 +160,10 @@ def _draw_bars(axes: Axes, scene: _Scene, tasks_of_lanes: Iterable[tuple[Lane, n
             continue
         # A white rim parts neighbours of one colour; around a thin bar it would hide the bar.
         rims = np.where(corners[:, 2, 0] - corners[:, 0, 0] > thin, 0.5, 0.0)
+        # Of widths that are all the same the library need not be told one by one.
+        widths = rims if rims.any() else 0.0
         axes.add_collection(
-            PolyCollection(
-                list(corners), facecolors=group.colour, edgecolors="white", linewidths=rims, label=group.label
-            ),
+            PolyCollection(corners, facecolors=group.colour, edgecolors="white", linewidths=widths, label=group.label),
             autolim=False,
         )
 
@@ -201,14 +201,15 @@ def _write_names(axes: Axes, scene: _Scene, lane: Lane, tasks: np.ndarray) -> No
     """The name of each task inside its bar, where it has room for it."""
     timeline = scene.timeline
     left, right = axes.get_xlim()
-    for task in tasks.tolist():
-        start = max(left, timeline.start_ns[task, lane.column] / 1e9)
-        end = min(right, timeline.end_ns[task, lane.column] / 1e9)
-        if end - start > (0.008 + 0.0098 * len(timeline.name[task])) * (right - left):
-            axes.text(
-                (start + end) / 2, lane.y + BAR_HEIGHT / 2, timeline.name[task], ha="center", va="center_baseline",
-                fontsize=6.5, color=scene.groups[scene.group[task]].ink, clip_on=True,
-            )  # fmt: skip
+    start = np.maximum(left, timeline.start_ns[tasks, lane.column] / 1e9)
+    end = np.minimum(right, timeline.end_ns[tasks, lane.column] / 1e9)
+    letters = np.array([len(timeline.name[task]) for task in tasks.tolist()])
+    room = end - start > (0.008 + 0.0098 * letters) * (right - left)
+    for task, x in zip(tasks[room].tolist(), (start + end)[room] / 2, strict=True):
+        axes.text(
+            x, lane.y + BAR_HEIGHT / 2, timeline.name[task], ha="center", va="center_baseline",
+            fontsize=6.5, color=scene.groups[scene.group[task]].ink, clip_on=True,
+        )  # fmt: skip
 
 
 def _write_waits(axes: Axes, scene: _Scene, lane: Lane, tasks: np.ndarray) -> None:
@@ -216,10 +217,9 @@ def _write_waits(axes: Axes, scene: _Scene, lane: Lane, tasks: np.ndarray) -> No
     timeline = scene.timeline
     left, right = axes.get_xlim()
     before = dict(zip(lane.tasks[1:].tolist(), lane.tasks[:-1].tolist(), strict=True))
-    for task in tasks.tolist():
-        cause, earlier = int(timeline.waited_for[task, lane.column]), before.get(task)
-        if cause < 0:
-            continue
+    causes = timeline.waited_for[tasks, lane.column]
+    for task, cause in zip(tasks[causes >= 0].tolist(), causes[causes >= 0].tolist(), strict=True):
+        earlier = before.get(task)
         start = max(left, 0.0 if earlier is None else timeline.end_ns[earlier, lane.column] / 1e9)
         end = min(right, timeline.start_ns[task, lane.column] / 1e9)
         if end - start < _SHORTEST_WAIT * (right - left):
