@@ -155,7 +155,8 @@ def _draw_bars(axes: Axes, scene: _Scene, tasks_of_lanes: Iterable[tuple[Lane, n
     thin = 4e-3 * (right - left)
     for i, group in enumerate(scene.groups):
         found = [bars(scene.timeline, lane, tasks[scene.group[tasks] == i]) for lane, tasks in tasks_of_lanes]
-        corners = np.concatenate([np.zeros((0, 4, 2)), *found])
+        # The library takes an array in one go, though its types do not say so.
+        corners: Any = np.concatenate([np.zeros((0, 4, 2)), *found])
         if not len(corners):
             continue
         # A white rim parts neighbours of one colour; around a thin bar it would hide the bar.
