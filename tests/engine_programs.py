@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from simulator.engine.simulation import Recording
+from simulator.engine.recording import Recording
 from simulator.engine.task import Collective, Task, Vector
 from simulator.parallel.folding import Folding
 
@@ -106,4 +106,4 @@ def alone(program: list[Task], behaviours: int) -> Recording:
         end[i] = free[task.stream] = begin[i] + task.duration_ns
         if task.blocks_host:
             host = np.maximum(host, end[i])
-    return Recording(issue, start, begin, end)
+    return Recording.of(issue, start, begin, end)

@@ -4,7 +4,8 @@ import numpy as np
 from engine_programs import STREAMS, Drawn, alone, clusters, drawn_programs, tasks_on
 from hypothesis import given, settings
 
-from simulator.engine.simulation import Part, Recording, Simulation
+from simulator.engine.recording import Recording
+from simulator.engine.simulation import Part, Simulation
 from simulator.engine.task import Task, Vector
 from simulator.parallel.folding import apart, fold
 

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from simulator.engine.simulation import Part, Recording, Simulation
+from simulator.engine.recording import Recording
+from simulator.engine.simulation import Part, Simulation
 from simulator.engine.task import Collective, Task
 
 

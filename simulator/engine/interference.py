@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from simulator.engine.simulation import Recording
+from simulator.engine.recording import Recording
 from simulator.engine.task import Task, Vector
 
 Shares = npt.NDArray[np.float64]
@@ -35,9 +35,17 @@ def lost_ns(program: Sequence[Task], recording: Recording) -> Vector | None:
     moving = taken.any(axis=1)
     if not moving.any() or not len(works):
         return None
-    times, moves = (recording.begin_ns, recording.end_ns), moves[moving]
+    moves = moves[moving]
     # A row for each behaviour, so that what is looked at together lies together.
-    begin, end, work_begin, work_end = (when[which].T.copy() for which in (moves, works) for when in times)
+    begin, end, work_begin, work_end = (
+        times.T.copy()
+        for times in (
+            recording.met_ns[recording.row[moves]],
+            recording.end_ns[moves],
+            recording.start_ns[works],
+            recording.end_ns[works],
+        )
+    )
     by_behaviour = zip(begin, end, 1.0 - taken[moving].T, work_begin, work_end, strict=True)
     result[works] = np.rint([_lost(*of_one) for of_one in by_behaviour]).T
     return result

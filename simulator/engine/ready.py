@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.engine.recording import Recording
 from simulator.engine.task import Collective, Task, Vector
 
 
@@ -57,12 +58,24 @@ class Ready:
         """Between tasks that block the host: (first, one past the last)."""
         self.stream_of, self.streams = _streams(program, self.segments)
         """Number of each task's stream, and the stretches of each stream."""
-        self.kernels = np.array([task.collective is None for task in program], bool)
-        self.host_ns = np.cumsum([0, *(task.host_ns for task in program)])
-        """What it takes the host to issue all before each task."""
+        self.segment = np.repeat(np.arange(len(self.segments)), [stop - first for first, stop in self.segments])
+        """The host's of each task."""
+        host_ns = np.cumsum([0, *(task.host_ns for task in program)])
+        self.cost_ns = host_ns[1:] - host_ns[[first for first, _ in self.segments]][self.segment]
+        """What it takes the host from the beginning of its segment until it has issued each task."""
         took = [task.duration_ns if task.collective is None else 0 for task in program]
         self._alike_ns = np.array([ns if isinstance(ns, int) else 0 for ns in took], np.int64)
         self._unlike_ns = [(number, ns) for number, ns in enumerate(took) if not isinstance(ns, int)]
+
+    def recording(self) -> Recording:
+        """With all times zero, to be filled in."""
+        moves = np.array([task.collective is not None for task in self.program], bool)
+        row = np.where(moves, np.cumsum(moves) - 1, -1)
+        clock, start, end, met = (
+            np.zeros((rows, self.behaviours), np.int64)
+            for rows in (len(self.segments), len(row), len(row), int(moves.sum()))
+        )
+        return Recording(clock, self.segment, self.cost_ns, start, end, row, met)
 
     def work_ns(self, longer_ns: Vector | None) -> Vector:
         """Time of all kernels before each task, a row a task and a last one for all of them, if they take *longer_ns*

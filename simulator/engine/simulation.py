@@ -19,6 +19,7 @@ from simpy.core import EmptySchedule
 
 from simulator.engine.links import Links
 from simulator.engine.ready import Move, Ready
+from simulator.engine.recording import Recording
 from simulator.engine.task import Task, Vector
 
 Progress = Callable[[float], None]
@@ -33,29 +34,6 @@ class Part:
     program: Sequence[Task]
     behaviours: int
     """Distinct behaviours among its ranks: the length of the vectors in its tasks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What happened in one part: times in ns, rows are tasks in program order, columns behaviours."""
-
-    issue_ns: Vector
-    """When the host had issued the task."""
-    start_ns: Vector
-    """When its stream took it up; a collective's member then waits for the others."""
-    begin_ns: Vector
-    """When work began: for a collective, when the last member of the group had come."""
-    end_ns: Vector
-
-    @property
-    def step_ns(self) -> int:
-        """When the last task of the slowest rank ended."""
-        return int(self.end_ns.max(initial=0))
-
-    @classmethod
-    def blank(cls, tasks: int, behaviours: int) -> Recording:
-        """All times zero, to be filled in."""
-        return cls(*(np.zeros((tasks, behaviours), np.int64) for _ in range(4)))
 
 
 class Simulation:
@@ -104,8 +82,8 @@ class _Class:
         self.ready = ready
         self.size = int(members.stop - members.start)
         """Number of its behaviours."""
-        self.issue_ns, self.start_ns, self.begin_ns, self.end_ns = (
-            values[:, members] for values in (times.issue_ns, times.start_ns, times.begin_ns, times.end_ns)
+        self.clock_ns, self.start_ns, self.end_ns = (
+            values[:, members] for values in (times.clock_ns, times.start_ns, times.end_ns)
         )
         self.work_ns = work_ns[:, members]
         self.issued = 0
@@ -135,7 +113,7 @@ class _Run:
         self, parts: Sequence[Ready], work: Sequence[Vector], progress: Progress | None, *, apart: bool
     ) -> None:
         self._parts = parts
-        self.times = [Recording.blank(len(part.program), part.behaviours) for part in parts]
+        self.times = [part.recording() for part in parts]
         self._env = simpy.Environment()
         self._links = [Links(self._env) for _ in parts]
         """Parts run on cards of their own, so on links of their own."""
@@ -164,20 +142,17 @@ class _Run:
             first = klass.never_ran()
             if first is not None:
                 raise RuntimeError(f"deadlock: task {first}, {klass.ready.program[first].name!r}, never ran")
-        for part, times in zip(self._parts, self.times, strict=True):
-            np.copyto(times.begin_ns, times.start_ns, where=part.kernels[:, None])
         return events
 
     def _host(self, klass: _Class) -> simpy.events.ProcessGenerator:
         """Issue tasks in order; run ahead of the streams until a task blocks the host."""
         ready, clock = klass.ready, np.zeros(klass.size, np.int64)
-        for number, (first, stop) in enumerate(ready.segments):
-            costs = ready.host_ns[first + 1 : stop + 1] - ready.host_ns[first]
-            klass.issue_ns[first:stop] = clock + costs[:, None]
+        for number, (_, stop) in enumerate(ready.segments):
+            klass.clock_ns[number] = clock
             klass.issued = number + 1
             if number in klass.released:
                 klass.released.pop(number).succeed()
-            clock = clock + costs[-1]
+            clock = clock + ready.cost_ns[stop - 1]
             if ready.program[stop - 1].blocks_host:
                 stream = ready.stream_of[stop - 1]
                 if klass.reached[stream] < stop:
@@ -187,7 +162,7 @@ class _Run:
     def _stream(self, klass: _Class, number: int) -> simpy.events.ProcessGenerator:
         """Run the tasks of the stream of that *number*, one after the other."""
         env, end_ns, reached, awaited = self._env, klass.end_ns, klass.reached, klass.awaited
-        free = np.zeros(klass.size, np.int64)
+        cost_ns, free = klass.ready.cost_ns, np.zeros(klass.size, np.int64)
         for first, stop, segment, deps, move in klass.ready.streams[number]:
             if klass.issued <= segment:
                 yield klass.released.setdefault(segment, env.event())
@@ -196,9 +171,10 @@ class _Run:
                     yield awaited[stream].setdefault(dep, env.event())
                 free = np.maximum(free, end_ns[dep])
             if move is None:
-                self._work(klass, first, stop, free)
+                self._work(klass, first, stop, klass.clock_ns[segment], free)
             else:
-                start = np.maximum(free, klass.issue_ns[first], out=klass.start_ns[first])
+                issue_ns = klass.clock_ns[segment] + cost_ns[first]
+                start = np.maximum(free, issue_ns, out=klass.start_ns[first])
                 ahead = start.item(start.argmax()) - env.now
                 if ahead > 0:
                     yield env.timeout(ahead)
@@ -210,15 +186,16 @@ class _Run:
             if self._progress is not None:
                 self._report(self._progress, stop - first)
 
-    def _work(self, klass: _Class, first: int, stop: int, free: Vector) -> None:
-        """Note when the kernels from *first* to before *stop* run, which wait for nothing but the host and each other,
-        on a stream that is free at *free*.
+    def _work(self, klass: _Class, first: int, stop: int, clock_ns: Vector, free: Vector) -> None:
+        """Note when the kernels from *first* to before *stop* run, which wait for nothing but each other and the host,
+        who began with their segment at *clock_ns*, on a stream that is free at *free*.
 
         With C the time of all before it, a kernel starts at C + max(issue - C) over all up to itself.
         """
         work_ns = klass.work_ns
         before = work_ns[first:stop]
-        ready = klass.issue_ns[first:stop] - before
+        ready = klass.ready.cost_ns[first:stop, None] - before
+        ready += clock_ns
         np.maximum(ready[0], free - before[0], out=ready[0])
         np.maximum.accumulate(ready, axis=0, out=ready)
         np.add(ready, before, out=klass.start_ns[first:stop])
@@ -254,8 +231,9 @@ class _Run:
             if more:
                 end += np.rint(alone * (more / longest)).astype(np.int64)
             for part, (i, _) in wave.sides.items():
-                self.times[part].begin_ns[i] = begin
-                self.times[part].end_ns[i] = end
+                times = self.times[part]
+                times.met_ns[times.row[i]] = begin
+                times.end_ns[i] = end
 
         # Whoever waits for the end looks at these times. What two parts exchange is on the earlier one's links.
         wave.done.callbacks.insert(0, land)

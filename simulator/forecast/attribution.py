@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from simulator.engine.simulation import Recording
+from simulator.engine.recording import Recording
 from simulator.engine.task import Task
 
 Vector = npt.NDArray[np.int64]
@@ -144,7 +144,7 @@ def _name_gaps(
     result: Attribution, causes: _Causes, recording: Recording, positions: Vector, slots: Vector, before: Vector
 ) -> None:
     """Name the waits of the compute stream before the tasks at *positions*, which began at *before*."""
-    start, binding = recording.start_ns[positions], recording.issue_ns[positions]
+    start, binding = recording.start_ns[positions], recording.issued_ns(positions)
     cause = np.full(before.shape, -1)
     for rows, deps in _in_turn([causes.deps[position] for position in positions.tolist()]):
         end = recording.end_ns[deps]
@@ -172,7 +172,9 @@ def _name_waits(result: Attribution, causes: _Causes, recording: Recording, wait
     """Name *waits*: members that came late, then bytes, or the host."""
     gap, column = waits.until - waits.before, np.arange(waits.until.shape[1])
     result.add("launch_bound_s", LAUNCHES, waits.slots, np.where(waits.cause < 0, gap, 0))
-    came, began = recording.start_ns[waits.cause, column], recording.begin_ns[waits.cause, column]
+    if not causes.kinds:  # Nothing to wait for but the host.
+        return
+    came, began = recording.start_ns[waits.cause, column], recording.met_ns[recording.row[waits.cause], column]
     idle = np.clip(np.minimum(began, waits.until) - np.maximum(came, waits.before), 0, gap)
     kind = np.where(waits.cause < 0, -1, causes.kind[waits.cause])
     assert not ((kind < 0) & (waits.cause >= 0)).any()

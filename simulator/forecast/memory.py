@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simulator.engine.ledger import TierLedger, account, of_behaviour
-from simulator.engine.simulation import Recording
+from simulator.engine.recording import Recording
 from simulator.engine.task import Allocation
 from simulator.forecast.holders import Holder, holders
 from simulator.forecast.node_memory import NodeMemory, fullest_nodes, shared_capacities

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from simulator.engine.interference import lost_ns
-from simulator.engine.simulation import Part, Recording, Simulation
+from simulator.engine.recording import Recording
+from simulator.engine.simulation import Part, Simulation
 from simulator.program.stage import StageProgram
 from simulator.program.training_step import TrainingStep
 

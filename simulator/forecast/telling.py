@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.engine.simulation import Recording
+from simulator.engine.recording import Recording
 from simulator.engine.task import Task
 from simulator.forecast.simulate import SimulatedStep
 from simulator.forecast.timeline import ABSENT_NS, TellingRank, Timeline

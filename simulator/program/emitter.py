@@ -129,7 +129,8 @@ class Emitter:
     def release_held(self, keys: Iterable[str]) -> None:
         """Release those of *keys* that are allocated when the task written last is done."""
         held = self._held
-        self.release(*[key for key in keys if key in held])
+        if found := [key for key in keys if key in held]:
+            self.release(*found)
 
     @property
     def awaited(self) -> tuple[int, ...]:

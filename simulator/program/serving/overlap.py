@@ -16,7 +16,7 @@ from itertools import groupby
 import numpy as np
 
 from simulator.engine.interference import lost_ns
-from simulator.engine.simulation import Recording
+from simulator.engine.recording import Recording
 from simulator.engine.task import Collective, Task, Vector
 from simulator.program.serving.iteration import Parts
 from simulator.program.serving.timing import Step, in_order
@@ -47,7 +47,7 @@ def run(program: Sequence[Task], longer_ns: Vector | None = None) -> Recording:
         times[:, number, 0] = host, taken_up, begin, end
         free[task.stream] = end
         host = end if task.blocks_host else host
-    return Recording(*times)
+    return Recording.of(*times)
 
 
 def woven(first: Sequence[Step], second: Sequence[Step], launch_s: float) -> list[Task]:
