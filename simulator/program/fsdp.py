@@ -40,6 +40,9 @@ COMPUTE_BYTES = 2
 TENSORS_PER_KERNEL = 100
 """Tensors that one multi-tensor kernel takes, about: its argument space holds so many addresses."""
 SCALE_BYTES = 4
+LAST_REGISTERED = ("lm_head.weight", "mlp.experts.down_proj")
+"""Weights that the root and experts register last, whose gradient is there until the reduction has its result: a loop
+of PyTorch's (`foreach_reduce`) keeps a name for it. Layers register a norm last."""
 REDUCED = {2: "bf16", 4: "fp32"}
 """Name of the format of a reduction by its bytes an element."""
 
@@ -204,7 +207,9 @@ class Fsdp:
         copy = self._costs.price(Kernel("chunk_cat", 0.0, self._copy_in_bytes(group) + size))
         buffer = allocation(key, "reduce buffers", size)
         copy_in = emitter.compute(f"copy-in {group.name}", "chunk_cat", copy, allocates=[buffer])
-        emitter.release(*self._made.pop(group.name, []))
+        gradients = self._made.pop(group.name, [])
+        held = [name for name in gradients if group.ranks > 1 and name.endswith(LAST_REGISTERED)]
+        emitter.release(*(name for name in gradients if name not in held))
         position = copy_in if group.ranks > 1 else self._pass_on(group, size)
         result = self._result(group)
         steps: tuple[tuple[Operation, str, float], ...] = (
@@ -218,6 +223,7 @@ class Fsdp:
                 position = emitter.transfer(name, REDUCE, operation, transfer, deps=(position,), allocates=result)
                 result = []
         emitter.take(*result)
+        emitter.release(*held)
         if self._host is not None:
             on_host = self._host.take_gradient(group, position)
             self._kept += [on_host] if on_host else []
