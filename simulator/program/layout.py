@@ -11,6 +11,7 @@ import numpy as np
 from simulator.engine.task import Allocation
 from simulator.model.architecture import Architecture
 from simulator.model.float8 import takes_part
+from simulator.model.operators import embedding
 from simulator.model.parameter import Parameter
 from simulator.model.parameters import (
     embedding_parameters,
@@ -162,9 +163,22 @@ def _width(job: Job, parameter: Parameter) -> int:
 def _made_by(job: Job, name: str, weights: Iterable[Parameter]) -> dict[str, tuple[str, int]]:
     """For each weight, the group that its gradient belongs to and how many elements that has."""
     return {
-        p.name: (f"{name} experts" if p.role == "routed_expert" else name, job.trained.elements(p, job.mesh.ep))
+        p.name: (
+            f"{name} experts" if p.role == "routed_expert" else name,
+            job.trained.elements(p, job.mesh.ep) * _whole_gradient(job, p),
+        )
         for p in weights
     }
+
+
+def _whole_gradient(job: Job, parameter: Parameter) -> int:
+    """How many times as large a gradient is as its weight on the rank.
+
+    DTensor makes the gradient of an embedding that tp ranks share whole on each, and takes the rank's rows of it later
+    (allocator trace, torch 2.11); Megatron-LM's layer makes that of its own rows.
+    """
+    whole = parameter.name == embedding.WEIGHT and job.workload.execution != "fused"
+    return job.mesh.tp if whole else 1
 
 
 def _end_parameters(job: Job, model: Architecture, stage: int) -> list[Parameter]:

@@ -116,24 +116,42 @@ def _plain(architecture: Architecture, workload: Workload) -> tuple[Operator, ..
         backward=(pointwise(logits + wide, kind="cast_down"),),
         output_bytes=wide,
     )
+    softmax, gradient, beside = _softmax(elements) if workload.tp == 1 else _split_softmax(elements)
     loss = Operator(
         "cross_entropy",
-        forward=(
-            pointwise(2 * wide, _SOFTMAX_FLOPS * elements, kind="loss"),
-            pointwise(2 * FP32_BYTES * lane.count, kind="gather"),
-        ),
+        forward=(*softmax, pointwise(2 * FP32_BYTES * lane.count, kind="gather")),
         backward=(
             *chain(elements, Step("fill", FP32_BYTES, "fp32")),
             pointwise(2 * FP32_BYTES * lane.count, kind="scatter"),
-            pointwise(3 * wide, _SOFTMAX_FLOPS * elements, kind="loss"),
+            *gradient,
         ),
         # log_softmax keeps its result, and nll_loss its input.
         saved=(Saved("log_probabilities", wide, nodes=2),),
         # The fp32 logits, and the bf16 ones that the caller of the model holds on to until the loss is there.
-        workspace_bytes=wide + logits,
-        backward_workspace_bytes=wide,
+        workspace_bytes=wide + logits + beside,
+        backward_workspace_bytes=wide + beside,
     )
     return head, widen, loss
+
+
+def _softmax(elements: float) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...], float]:
+    """One kernel each way on so many fp32 *elements*, and no bytes beside."""
+    wide, flops = FP32_BYTES * elements, _SOFTMAX_FLOPS * elements
+    return (pointwise(2 * wide, flops, kind="loss"),), (pointwise(3 * wide, flops, kind="loss"),), 0.0
+
+
+def _split_softmax(elements: float) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...], float]:
+    """DTensor's, of the columns of a tp rank (`torch.distributed.tensor.parallel.loss_parallel`), and the bytes beside.
+
+    Forward the maximum, the difference to it, its exponential, their sum and the difference to its logarithm; backward
+    the exponential, its sum with the labels' ones and the product with each token's gradient. Each time one tensor more
+    is alive than beside the one kernel (allocator trace, torch 2.11).
+    """
+    row, by_row = Step("reduction", FP32_BYTES, "fp32"), Step("broadcast", 2 * FP32_BYTES, "fp32")
+    exponential = Step("elementwise", 2 * FP32_BYTES, "fp32")
+    forward = chain(elements, row, by_row, exponential, row, by_row)
+    backward = chain(elements, exponential, Step("elementwise", 3 * FP32_BYTES, "fp32"), by_row)
+    return forward, backward, FP32_BYTES * elements
 
 
 def _compiled(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
