@@ -19,9 +19,9 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from simulator.calibration.collective_timings import groups, prolonged, timings
-from simulator.calibration.documents import WIDTH
 from simulator.calibration.store import Stored, read
 from simulator.documents import load
+from simulator.documents.writing import WIDTH
 from simulator.hardware.collective import Run, Timings
 from simulator.shipped import shipped
 
