@@ -5,8 +5,9 @@ import simpy
 
 from simulator.forecast.serving.cache_pool import CachePool
 from simulator.forecast.serving.engine import Engine, Row
+from simulator.forecast.serving.plan import Limits
 from simulator.forecast.serving.pricing import FIGURES
-from simulator.forecast.serving.rank import Limits, Rank
+from simulator.forecast.serving.rank import Rank
 from simulator.forecast.serving.requests import Request
 from simulator.forecast.serving.sequence import Sequence
 
@@ -19,6 +20,10 @@ class Steady:
     def together(self, loads):
         assert all(load.chunks or load.decoding or not load.contexts for load in loads)
         return np.zeros(len(FIGURES))
+
+    def led(self, figures, lead_s):
+        del lead_s
+        return figures
 
     def duration_ns(self, figures):
         del figures

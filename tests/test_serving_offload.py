@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulator.forecast.serving.plan import Limits
 from simulator.forecast.serving.pool import Pool
-from simulator.forecast.serving.rank import Limits
 from simulator.hardware.cluster import Cluster
 from simulator.hardware.figure import Figure
 from simulator.hardware.library import build_cluster

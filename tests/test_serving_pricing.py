@@ -121,3 +121,17 @@ def test_prompts_are_priced_within_eight_per_cent(tokens: int, cached: int, deco
     load = Load(((tokens, cached),), decoding, 2000.0 * decoding)
     found = IterationPrices(_pricer().price).of(load)
     assert float(np.sum(found[: len(PARTS)])) == pytest.approx(exact, rel=0.08)
+
+
+def test_a_host_that_began_before_the_device_was_free_has_it_wait_for_so_much_less() -> None:
+    def launched(iteration: Iteration) -> Price:
+        parts = Parts(dense_s=0.030, launch_bound_s=0.040 if iteration.prefill else 0.0)
+        return Price(parts, parts.total_s, {"measured": 0.030})
+
+    prices = IterationPrices(launched)
+    prompt = prices.of(Load(((16, 0),)))
+    assert prices.duration_ns(prices.led(prompt, 0.010)) == 60_000_000
+    # No more than the waiting, and nothing where nobody waits.
+    assert prices.duration_ns(prices.led(prompt, 0.100)) == 30_000_000
+    decoding = prices.of(Load((), 1, 1.0))
+    assert prices.led(decoding, 0.010) is decoding

@@ -105,3 +105,15 @@ def test_routing_has_no_steps(served: str) -> None:
 def test_more_accelerators_that_prefill_than_there_are_leave_none(served: str) -> None:
     told = _told(served, "serving.prefill={accelerators: 8, parallel: {dp_replicate: 8}}")
     assert told[0].endswith("but 4 accelerators less 8 for prefill are -4; nearest: dp_replicate 1 on 2")
+
+
+def test_how_prompts_are_computed_is_refused_where_they_come_computed(served: str) -> None:
+    told = _told(served, "serving.requests.prefilled=true", "serving.prefill_code=fused", "serving.front_end.token_s=0")
+    reason = "found beside requests.prefilled, whose prompts come computed; leave it out"
+    assert told == [f"serving.prefill_code: {reason}", f"serving.front_end: {reason}"]
+
+
+def test_prompts_wait_for_others_only_beside_sequences_that_decode(served: str) -> None:
+    assert _told(served, "serving.batch_wait.iterations=20", "serving.batching=prefill_first") == [
+        "serving.batch_wait: found beside batching: prefill_first, which takes prompts as they come; allowed: mixed"
+    ]

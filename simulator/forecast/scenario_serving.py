@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from simulator.forecast.scenario import Described
+from simulator.forecast.scenario_front_end import FrontEnd
 from simulator.forecast.scenario_serving_offload import ServingOffload
 from simulator.forecast.scenario_sharding import Degree
 from simulator.forecast.section import Section
@@ -100,6 +101,21 @@ class PrefillPool(Section):
     )
 
 
+class BatchWait(Section):
+    """How long prompts wait for others, so that fewer iterations have prompts (TensorRT-LLM's batch_wait)."""
+
+    iterations: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        description="That decode meanwhile, at most (batch_wait_timeout_iters)."
+    )
+    tokens_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0,
+        description=(
+            "Of max_batch_tokens: as many tokens of prompts and of sequences that decode end the waiting "
+            "(batch_wait_max_tokens_ratio)."
+        ),
+    )
+
+
 class Serving(Section):
     """What is served, and how."""
 
@@ -144,6 +160,22 @@ class Serving(Section):
             "well (TensorRT-LLM's guaranteed_no_evict)."
         ),
     )
+    chunked_prefill: bool = Field(
+        True,
+        description=(
+            "Prompts are cut where an iteration has no room for more; false: a prompt waits for one that has room for "
+            "all of it (TensorRT-LLM unless told otherwise)."
+        ),
+    )
+    batch_wait: BatchWait | None = Field(None, description="Present: prompts wait for others while sequences decode.")
+    prefill_code: Literal["compiled", "fused"] = Field(
+        "compiled",
+        description=(
+            "What launches the kernels of iterations with prompts. compiled: code of torch.compile (vLLM); fused: "
+            "Python, kernels fused by hand one after the other (SGLang, TensorRT-LLM without torch_compile_config)."
+        ),
+    )
+    front_end: FrontEnd = FrontEnd()
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = Field(
         0.9, description="Share of the accelerator's memory that weights, activations and caches may take."
     )
@@ -166,6 +198,7 @@ class ServingMeasured(Section):
     """What a real deployment showed: makes it a case of `rackcast validate`."""
 
     ttft_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Mean time to the first token.")
+    ttft_p50_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Median time to the first token.")
     tpot_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Mean time of each further token.")
     latency_s: Annotated[float, Field(gt=0)] | None = Field(None, description="Mean time of a whole request.")
     output_tokens_per_s_per_accelerator: Annotated[float, Field(gt=0)] | None = Field(

@@ -17,6 +17,7 @@ def serving_problems(document: Document[ServingScenario]) -> Iterator[Problem]:
     yield from _requests(document)
     yield from _pools(document)
     yield from _caches(document)
+    yield from _prompts(document)
     yield from _machines(document)
     yield from _routing(document)
 
@@ -127,6 +128,24 @@ def _pools(document: Document[ServingScenario]) -> Iterator[Problem]:
             f"decodes a token; nearest: {serving.max_sequences}"
         )
         yield document.problem("serving.max_batch_tokens", message)
+
+
+def _prompts(document: Document[ServingScenario]) -> Iterator[Problem]:
+    """How prompts are computed, where they are, and beside what."""
+    serving = document.content.serving
+    if serving.requests.prefilled:
+        for name in ("chunked_prefill", "prefill_code", "batch_wait", "front_end"):
+            if name in serving.model_fields_set:
+                message = "found beside requests.prefilled, whose prompts come computed; leave it out"
+                yield document.problem(f"serving.{name}", message)
+    if serving.batch_wait is None:
+        return
+    if serving.prefill is not None:
+        message = "found beside serving.prefill: no sequences decode where prompts are computed; leave one out"
+        yield document.problem("serving.batch_wait", message)
+    if serving.batching == "prefill_first":
+        message = "found beside batching: prefill_first, which takes prompts as they come; allowed: mixed"
+        yield document.problem("serving.batch_wait", message)
 
 
 def _machines(document: Document[ServingScenario]) -> Iterator[Problem]:

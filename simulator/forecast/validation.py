@@ -27,6 +27,7 @@ METRICS: dict[str, Callable[[dict[str, Any]], float]] = {
     ),
     "held_allocated_bytes": lambda summary: float(summary["memory"]["hbm"]["held_bytes"]),
     "ttft_s": lambda summary: float(summary["ttft_s"]["mean"]),
+    "ttft_p50_s": lambda summary: float(summary["ttft_s"]["p50"]),
     "tpot_s": lambda summary: float(summary["tpot_s"]["mean"]),
     "latency_s": lambda summary: float(summary["latency_s"]["mean"]),
     "output_tokens_per_s_per_accelerator": lambda summary: float(summary["output_tokens_per_s_per_accelerator"]),

@@ -19,6 +19,7 @@ _TITLES = {
     "first_step_peak_allocated_bytes": ("allocated, first step", human_bytes),
     "held_allocated_bytes": ("held between steps", human_bytes),
     "ttft_s": ("first token", human_time),
+    "ttft_p50_s": ("first token, median", human_time),
     "tpot_s": ("further token", human_time),
     "latency_s": ("request", human_time),
     "output_tokens_per_s_per_accelerator": ("answers' tokens/s each", lambda value: f"{value:,.0f}"),

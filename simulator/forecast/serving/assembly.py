@@ -13,9 +13,9 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.exchanging import too_many_tokens, way_problems
 from simulator.forecast.popularity import Popularity
 from simulator.forecast.scenario_routing import Balancing
-from simulator.forecast.scenario_serving import ServingParallel, ServingScenario
+from simulator.forecast.scenario_serving import Serving, ServingParallel, ServingScenario
+from simulator.forecast.serving.plan import Limits
 from simulator.forecast.serving.pool import Pool
-from simulator.forecast.serving.rank import Limits
 from simulator.forecast.serving.requests import Request
 from simulator.forecast.serving_offloading import lower_tiers, serving_offload, serving_offload_problems
 from simulator.forecast.serving_problems import pools as asked_pools
@@ -84,18 +84,32 @@ def _pool(
         prefill_exchange=serving.prefill_exchange,
         decode_exchange=serving.exchange,
         two_batch_overlap=serving.two_batch_overlap,
+        prefill_code=serving.prefill_code,
         popularity=_popularity(scenario, architecture, folder, mesh, cluster.node.accelerators),
         offload=serving_offload(scenario),
         in_order=scenario.routing.policy is None,
     )
     memories = [rank_memory(deployment, stage) for stage in range(mesh.pp)]
     usable = cluster.accelerator.hbm_capacity_bytes * serving.memory_utilization
-    limits = Limits(
-        serving.max_sequences, tokens, serving.batching == "mixed" or apart, serving.admission == "answer" and not apart
-    )
+    limits = _limits(scenario, tokens, apart=apart)
     tiers, often = lower_tiers(scenario, cluster), serving.receive_every
     found = [Pool(deployment, memory, usable, serving.block_tokens, limits, often, tiers) for memory in memories]
     return min(found, key=lambda pool: pool.cache_bytes / max(1.0, pool.memory.cache.bytes_of(longest_tokens)))
+
+
+def _limits(scenario: ServingScenario, tokens: int, *, apart: bool) -> Limits:
+    """Of ranks with *tokens* tokens in an iteration."""
+    serving = scenario.serving
+    wait = None if apart else serving.batch_wait
+    return Limits(
+        serving.max_sequences,
+        tokens,
+        mixed=serving.batching == "mixed" or apart,
+        reserves=serving.admission == "answer" and not apart,
+        chunked=serving.chunked_prefill,
+        wait_iterations=wait.iterations if wait else 0,
+        wait_share=wait.tokens_share if wait else 1.0,
+    )
 
 
 def _mesh(split: ServingParallel) -> Mesh:
@@ -148,6 +162,19 @@ def _request_problems(scenario: ServingScenario, wanted: Many[Request], architec
         yield f"serving.requests: found one of {found:,} tokens, the model takes at most {most:,} positions"
     if scenario.serving.requests.prefilled and all(one.output_tokens == 1 for one in wanted):
         yield "serving.requests: found answers of 1 token alone, which prefill makes, and prompts are prefilled"
+    if not scenario.serving.chunked_prefill:
+        yield from _whole_prompt_problems(scenario.serving, wanted)
+
+
+def _whole_prompt_problems(serving: Serving, wanted: Many[Request]) -> Iterator[str]:
+    """Of prompts that are not cut; what is computed again, where caches were let go, has tokens of its answer, too."""
+    apart, again = serving.prefill, serving.prefill is None and serving.admission == "prompt"
+    most = apart.max_batch_tokens if apart else serving.max_batch_tokens
+    longest = max(one.longest if again else one.prompt_tokens for one in wanted)
+    if longest > most:
+        why = "and all of its answer, which preemptions have computed again" if again else "not cut"
+        told = f"found {most:,}, and a prompt of {longest:,} tokens, {why} (chunked_prefill: false)"
+        yield f"serving.max_batch_tokens: {told}; nearest: {longest}"
 
 
 def _idle_exchanges(scenario: ServingScenario, where: str) -> Iterator[str]:

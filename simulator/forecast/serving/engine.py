@@ -2,7 +2,12 @@
 
 An iteration lasts as long as its slowest rank. Iterations in a row that only decode, and of which none is the last of a
 sequence, are one event: their time is the one in their middle, which is exact as far as it grows linearly with the
-contexts. A request that comes meanwhile waits for the end of the iteration, not of the row.
+contexts. A request that comes meanwhile waits for iterations, not for the end of the row.
+
+The host makes up an iteration while the device is at the one before, as vLLM's asynchronous scheduling and the overlap
+schedulers of SGLang and TensorRT-LLM do. So what scheduling takes is hidden, who comes while sequences run is in the
+next iteration but one, and the kernels of prompts are launched from the beginning of the iteration before, if that is
+one that only decodes.
 """
 
 from __future__ import annotations
@@ -16,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import simpy
 
+from simulator.forecast.serving.plan import Plan
 from simulator.forecast.serving.pricing import Load
-from simulator.forecast.serving.rank import Plan, Rank
+from simulator.forecast.serving.rank import Rank
 from simulator.forecast.serving.sequence import Sequence
 
 LONGEST_ROW = 256
@@ -55,6 +61,9 @@ class Pricing(Protocol):
     def together(self, loads: Many[Load]) -> npt.NDArray[np.float64]:
         """`pricing.FIGURES` of an iteration of ranks with *loads*."""
 
+    def led(self, figures: npt.NDArray[np.float64], lead_s: float) -> npt.NDArray[np.float64]:
+        """Those of one that the host began to launch *lead_s* before the device was free for it."""
+
     def duration_ns(self, figures: npt.NDArray[np.float64]) -> int:
         """Of such an iteration."""
 
@@ -75,8 +84,12 @@ class Engine:
         self._ended, self._observe, self._receive_every = ended, observe, receive_every
         self._come: list[Sequence] = []
         """Requests that it has not looked at."""
+        self._seen: list[Sequence] = []
+        """Those that it has, which miss the next iteration: that one is made up."""
         self._since = 0
         """Iterations since it looked, unless prompts were among them."""
+        self._lead_ns = 0
+        """How long the device is at the iteration during which the next one's kernels are launched."""
         self._called: simpy.Event | None = None
         env.process(self._run())
 
@@ -88,23 +101,33 @@ class Engine:
             self._called.succeed()
 
     def _look(self) -> None:
-        """What came queues at the rank that has least to do."""
-        for sequence in self._come:
-            min(self.ranks, key=lambda rank: rank.under_way).waiting.append(sequence)
+        """What came will be in the iteration after the one that is made up."""
+        self._seen.extend(self._come)
         self._come.clear()
         self._since = 0
+
+    def _deal(self) -> None:
+        """What was seen queues at the rank that has least to do."""
+        for sequence in self._seen:
+            min(self.ranks, key=lambda rank: rank.under_way).waiting.append(sequence)
+        self._seen.clear()
 
     @property
     def under_way(self) -> int:
         """Sequences that it has to do with, on all ranks."""
-        return sum(rank.under_way for rank in self.ranks) + len(self._come)
+        return sum(rank.under_way for rank in self.ranks) + len(self._come) + len(self._seen)
 
     def _run(self) -> Generator[simpy.Event, object, None]:
         while True:
-            if self._since >= self._receive_every or not any(rank.running for rank in self.ranks):
+            idle = not any(rank.running for rank in self.ranks)
+            self._deal()
+            if idle or self._since >= self._receive_every:
                 self._look()
+            if idle:
+                self._deal()
             plans = [rank.plan() for rank in self.ranks]
             if not any(plan.chunks or plan.decodes for plan in plans):
+                self._lead_ns = 0
                 self._called = self._env.event()
                 yield self._called
                 continue
@@ -114,12 +137,12 @@ class Engine:
         pairs = list(zip(self.ranks, plans, strict=True))
         prompts = sum(tokens for plan in plans for _, tokens in plan.chunks)
         often = self._receive_every == 1
-        alone = any(plan.chunks or plan.loaded_s for plan in plans)
+        alone = bool(self._seen) or any(plan.chunks or plan.loaded_s for plan in plans)
         count = 1 if alone else LONGEST_ROW if often else self._receive_every - self._since
         for rank, plan in pairs:
-            count = rank.stretch(count) if plan.decodes else count
+            count = rank.stretch(plan, count) if plan.decodes else count
         loads = [_load(rank, plan, count) for rank, plan in pairs]
-        figures = self._pricing.together(loads)
+        figures = self._pricing.led(self._pricing.together(loads), self._lead_ns / 1e9)
         each_ns = max(1, self._pricing.duration_ns(figures))
         begin_ns = int(self._env.now)
         yield from self._wait(count, each_ns, heeds_calls=often)
@@ -129,6 +152,8 @@ class Engine:
         used_bytes = max(rank.used_bytes_after(plan, count) for rank, plan in pairs)
         running = sum(rank.running for rank in self.ranks)
         ended = [one for rank, plan in pairs for one in rank.go(plan, count, now_ns)]
+        # While prompts are launched kernel by kernel, nothing else is.
+        self._lead_ns = 0 if prompts else each_ns
         self._since = self._receive_every if prompts else self._since + count
         self._observe(
             Row(

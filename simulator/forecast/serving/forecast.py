@@ -45,7 +45,7 @@ def serve(scenario: ServingScenario, folder: Path, progress: Progress | None = N
         return ServingForecast(head | serving_memory(pools, wanted, None), None)
     cluster = find_cluster(scenario.cluster, folder)
     at_once = asked.requests.concurrency and min(asked.requests.concurrency, len(wanted))
-    setting = Setting(cluster, at_once, asked.requests.prefilled, asked.prefix_cache)
+    setting = Setting(cluster, at_once, asked.requests.prefilled, asked.prefix_cache, asked.front_end)
     prices = [_prices(pool) for pool in pools]
     course = Loop(pools, prices, setting).run(wanted, lambda share: say("simulating", share))
     summary = head | serving_memory(pools, wanted, course) | summarise(scenario, pools, prices, course)

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import simpy
 
+from simulator.forecast.scenario_front_end import FrontEnd as AskedFrontEnd
 from simulator.forecast.serving.engine import Engine, Row
+from simulator.forecast.serving.front_end import FrontEnd
 from simulator.forecast.serving.hand_over import HandOver
 from simulator.forecast.serving.pool import Pool
 from simulator.forecast.serving.prefix_cache import PrefixCache
@@ -23,6 +26,7 @@ from simulator.forecast.serving.requests import Request
 from simulator.forecast.serving.sequence import Sequence
 from simulator.hardware.cluster import Cluster
 
+Place = TypeVar("Place", Engine, FrontEnd)
 MOST_RANKS = 8
 """Ranks of an engine that are simulated at most where each has requests; the others are like them."""
 
@@ -38,6 +42,7 @@ class Setting:
     prefilled: bool
     """Their caches come with them."""
     prefix_cache: bool
+    front_end: AskedFrontEnd
 
 
 @dataclass(slots=True)
@@ -78,6 +83,7 @@ class Loop:
             for engine in self._prefill
         }
         self._senders = pools[-1].engines * pools[-1].ranks
+        self._fronts = [self._front(engine, pools[-1]) for engine in self._prefill or self._decode]
         self._from: dict[Sequence, tuple[Sequence, Engine]] = {}
 
     def run(self, requests: Many[Request], hear: Callable[[float], None]) -> Course:
@@ -106,6 +112,10 @@ class Loop:
         self._course.engines[name] = count
         self._course.ranks[name] = [rank for engine in engines for rank in engine.ranks]
         return engines
+
+    def _front(self, engine: Engine, pool: Pool) -> FrontEnd:
+        """That of *engine* of *pool*, all ranks of which have it together."""
+        return FrontEnd(self._env, self._setting.front_end, engine, pool.ranks * pool.batches / len(engine.ranks))
 
     def _like_all(self, pool: Pool) -> int:
         """Ranks that show what all do: every one of them where there are fewer requests than ranks."""
@@ -148,12 +158,12 @@ class Loop:
         if self._setting.prefilled:
             self._arrived(sequence)
         elif self._prefill:
-            engine = self._least(self._prefill)
+            front = self._least(self._fronts)
             prompt = Sequence(request.prompt_alone, self._now_ns)
-            self._from[prompt] = sequence, engine
-            engine.submit(prompt)
+            self._from[prompt] = sequence, front.engine
+            front.submit(prompt)
         else:
-            self._least(self._decode).submit(sequence)
+            self._least(self._fronts).submit(sequence)
 
     def _prefilled(self, prompt: Sequence) -> None:
         sequence, engine = self._from.pop(prompt)
@@ -173,8 +183,8 @@ class Loop:
         return int(self._env.now)
 
     @staticmethod
-    def _least(engines: list[Engine]) -> Engine:
-        return min(engines, key=lambda engine: engine.under_way)
+    def _least(places: list[Place]) -> Place:
+        return min(places, key=lambda place: place.under_way)
 
     def _ended(self, sequence: Sequence) -> None:
         self._course.sequences.append(sequence)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from simulator.forecast.memory import COMMUNICATOR_BYTES, CONTEXT_BYTES
 from simulator.forecast.serving.cache_pool import CachePool
 from simulator.forecast.serving.lower_tiers import LowerTiers, Tier
-from simulator.forecast.serving.rank import Limits
+from simulator.forecast.serving.plan import Limits
 from simulator.program.drives import DRIVE_TIER
 from simulator.program.host_memory import HOST_TIER
 from simulator.program.serving.deployment import Deployment

@@ -31,6 +31,7 @@ SHARED = np.array([name in ("experts_s", "exchange_s") for name in FIGURES])
 """Those that ranks in step do together."""
 _INTERVAL = len(PARTS)
 _HOST = PARTS.index("host_s")
+_LAUNCH = PARTS.index("launch_bound_s")
 EXACT = 16
 """Numbers up to it are on the grid."""
 POINTS = 4
@@ -92,6 +93,19 @@ class IterationPrices:
         waits = waited_s(loaded_s, float(found[:_INTERVAL].sum()), self._layers)
         for figure in (_HOST, _INTERVAL, self._loads):
             found[figure] += waits
+        return found
+
+    def led(self, figures: Figures, lead_s: float) -> Figures:
+        """*figures* of an iteration whose host began to launch it *lead_s* before the device was free for it.
+
+        What a device waits for launches in all is the longest that it is ahead of them, which is so much less: exact
+        where the host itself waits for nothing in between.
+        """
+        hidden = min(lead_s, float(figures[_LAUNCH]))
+        if not hidden:
+            return figures
+        found = figures.copy()
+        found[[_LAUNCH, _INTERVAL]] -= hidden
         return found
 
     def _computed(self, loads: Sequence[Load]) -> Figures:

@@ -4,7 +4,9 @@
 *prefill_first* is SGLang's: prompts alone as long as one can be taken in, decoding sequences otherwise. A sequence is
 taken in when the blocks of all that it computes first are free, or with *reserves* those of its longest answer too,
 which TensorRT-LLM calls guaranteed no evict. When a decoding sequence finds no block, the one taken in last goes back
-to the head of the queue, and computes its cache again, unless tiers below the card have kept it.
+to the head of the queue, and computes its cache again, unless tiers below the card have kept it. Prompts may wait for
+others, while sequences decode, so that iterations with prompts are fewer: TensorRT-LLM's batch waiting
+(`batch_wait_timeout_iters`, `batch_wait_max_tokens_ratio`), which counts tokens that decode as well.
 
 Decoding sequences are counted, not walked through: how many, how many tokens they hold, whose last token is when, and
 how many of them need a block at which iteration. So an iteration costs the same for one sequence and for a thousand.
@@ -14,40 +16,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from simulator.forecast.serving.cache_pool import CachePool
 from simulator.forecast.serving.lower_tiers import LowerTiers
+from simulator.forecast.serving.plan import Limits, Plan
 from simulator.forecast.serving.prefix_cache import PrefixCache
 from simulator.forecast.serving.request_traces import HASH_TOKENS
 from simulator.forecast.serving.sequence import Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How a rank batches."""
-
-    max_sequences: int
-    max_batch_tokens: int
-    mixed: bool
-    """Prompts beside decoding sequences, or in iterations of their own."""
-    reserves: bool = False
-    """Whether the blocks of the longest answer are set aside for it."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """One iteration of a rank."""
-
-    chunks: list[tuple[Sequence, int]] = field(default_factory=list)
-    """Tokens that prompts compute."""
-    decodes: bool = False
-    """Whether the decoding sequences take part."""
-    refused: bool = False
-    """Whether the first of the queue found no room."""
-    loaded_s: float = 0.0
-    """Seconds in which caches come up from lower tiers for it."""
 
 
 class Rank:
@@ -71,6 +47,8 @@ class Rank:
         """How many decoding sequences need a new block at an iteration of each number, modulo tokens of a block."""
         self._ends: list[tuple[int, int, Sequence]] = []
         self._serial = 0
+        self._waited = 0
+        """Iterations that prompts have waited for others."""
         self.preemptions = 0
         self.refusals = 0
         """Iterations in which the first of the queue found no room."""
@@ -105,7 +83,9 @@ class Rank:
         if plan.decodes and limits.mixed:
             self._secure()
             budget -= len(self._decoding)
-        self._fill(plan, budget)
+        plan.waits = self._wait_for_others(budget)
+        if not plan.waits:
+            self._fill(plan, budget)
         if plan.chunks and not limits.mixed:
             plan.decodes = False
         elif not limits.mixed and self._decoding:
@@ -118,6 +98,8 @@ class Rank:
             budget = self._chunk(plan, sequence, budget)
         while budget > 0 and self.waiting and self.running < self._limits.max_sequences:
             sequence = self.waiting[0]
+            if not self._limits.chunked and self._to_compute(sequence) > budget:
+                break
             if not self._take_in(sequence, plan):
                 plan.refused = True
                 break
@@ -129,6 +111,30 @@ class Rank:
                 self._begin_decoding(sequence)
                 plan.decodes = True
                 budget -= 1
+
+    def _wait_for_others(self, budget: int) -> bool:
+        """Whether prompts that an iteration with room for *budget* tokens could compute wait for more of them."""
+        limits = self._limits
+        if not limits.wait_iterations or not self._decoding or not (self.waiting or self._filling):
+            return False
+        ready = sum(sequence.left for sequence in self._filling)
+        for sequence in self.waiting:
+            more = self._to_compute(sequence)
+            if ready >= budget or (not limits.chunked and ready + more > budget):
+                break
+            ready += more
+        enough = ready + len(self._decoding) >= limits.wait_share * limits.max_batch_tokens
+        if enough or self._waited >= limits.wait_iterations:
+            self._waited = 0
+            return False
+        return True
+
+    def _to_compute(self, sequence: Sequence) -> int:
+        """Tokens of *sequence*, which waits, that it computes before it can decode."""
+        if sequence.ready:
+            return 1
+        known = max(len(self._found(sequence)) * HASH_TOKENS, sequence.request.cached_tokens)
+        return sequence.target - min(known, sequence.target - 1)
 
     @staticmethod
     def _chunk(plan: Plan, sequence: Sequence, budget: int) -> int:
@@ -260,10 +266,12 @@ class Rank:
             self._prefixes.let_go(sequence.hashes)
         sequence.hashes = ()
 
-    def stretch(self, longest: int) -> int:
-        """Iterations, up to *longest*, that are all like the next one: nobody ends before the last, and all blocks
-        that they need are free.
+    def stretch(self, plan: Plan, longest: int) -> int:
+        """Iterations, up to *longest*, that are all like the next one, *plan*: nobody ends before the last, or has
+        waited long enough for other prompts, and all blocks that they need are free.
         """
+        if plan.waits:
+            longest = min(longest, self._limits.wait_iterations - self._waited)
         while self._ends and (self._ends[0][0] != self._ends[0][2].ends or self._ends[0][2] not in self._decoding):
             heappop(self._ends)
         count = min(longest, self._ends[0][0] - self._tick) if self._ends else longest
@@ -281,6 +289,7 @@ class Rank:
         """*iterations* iterations of *plan* are over: the sequences that ended, their caches let go."""
         ended: list[Sequence] = []
         self.refusals += iterations * plan.refused
+        self._waited += iterations * plan.waits
         if plan.decodes:
             self.pool.take(self._growth(iterations))
             self._tick += iterations

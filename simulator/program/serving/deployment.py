@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -42,6 +43,8 @@ class Deployment:
     """Of the longest cache of a sequence: says which layer's cache needs the largest buffer."""
     cuda_graphs: bool = True
     """Whether iterations of decoding sequences alone are captured; those with prompts are launched by the host."""
+    prefill_code: Literal["compiled", "fused"] = "compiled"
+    """What the host launches those with."""
     prefill_exchange: str = "hierarchical"
     """How rows find their experts where prompts take part: a file of `exchanges/`."""
     decode_exchange: str = "low_latency"

@@ -1,8 +1,9 @@
 """What an iteration of a deployment takes, and where its time goes.
 
 Iterations of decoding sequences alone are replayed as CUDA graphs where the deployment has them; with prompts, the
-host issues kernel by kernel, as compiled code does. Work of the engine's scheduler between iterations is not modelled:
-engines run it beside the device (vLLM `--async-scheduling`, SGLang's overlap scheduler).
+host issues kernel by kernel, as compiled code or Python does. Work of the engine's scheduler between iterations is
+beside the device and takes no time of it (vLLM's asynchronous scheduling, the overlap schedulers of SGLang and
+TensorRT-LLM).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class IterationPricer:
     def _stage(self, stage: int, iteration: Iteration) -> tuple[Parts, list[Step]]:
         """Parts of one pipeline stage's time, and its steps."""
         graph = self._deployment.cuda_graphs and not iteration.prefill
-        launch_s = 0.0 if graph else self._deployment.cluster.accelerator.launch_s("compiled")
+        launch_s = 0.0 if graph else self._launch_s(iteration)
         halves = iteration.halves
         if self._deployment.two_batch_overlap and self._deployment.exchanges and all(half.tokens for half in halves):
             first, second = (self._steps(stage, half, graph=graph) for half in halves)
@@ -54,6 +55,10 @@ class IterationPricer:
             parts, waiting = self._streamed(self._below, stage, iteration, launch_s, graph=graph)
             return parts, [*steps, waiting]
         return in_order(steps, launch_s), steps
+
+    def _launch_s(self, iteration: Iteration) -> float:
+        code = self._deployment.prefill_code if iteration.prefill else "compiled"
+        return self._deployment.cluster.accelerator.launch_s(code)
 
     def _streamed(
         self, below: BelowTheCard, stage: int, iteration: Iteration, launch_s: float, *, graph: bool
