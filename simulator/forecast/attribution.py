@@ -178,7 +178,7 @@ def _name_waits(result: Attribution, causes: _Causes, recording: Recording, wait
     idle = np.clip(np.minimum(began, waits.until) - np.maximum(came, waits.before), 0, gap)
     kind = np.where(waits.cause < 0, -1, causes.kind[waits.cause])
     assert not ((kind < 0) & (waits.cause >= 0)).any()
-    for number in np.unique(kind[kind >= 0]).tolist():
+    for number in np.flatnonzero(np.bincount(kind[kind >= 0])).tolist():
         mine, (communicator, operation, grade) = kind == number, causes.kinds[number]
         late = "pipeline_bubble_s" if communicator == "pp" else "imbalance_s"
         result.add(late, None, waits.slots, np.where(mine, idle, 0))

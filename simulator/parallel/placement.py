@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,19 @@ def members_within(
     return within
 
 
+@dataclass(frozen=True, slots=True)
+class _Crossing:
+    """What of an exchange among the ep ranks of a group crosses one level."""
+
+    level: int
+    behaviours: npt.NDArray[np.int64]
+    """Those with ranks in the group."""
+    places: npt.NDArray[np.int64]
+    """Of each its ep rank."""
+    pairs: npt.NDArray[np.bool_]
+    """[ep, ep], whether this level is the innermost that holds both."""
+
+
 class Placement:
     """The ranks of one pipeline stage on a fabric whose domains hold *domain_sizes* accelerators, innermost first."""
 
@@ -92,21 +106,26 @@ class Placement:
         *sent_bytes* [ep, ep] is what each source sends to each destination. Bytes between two ranks load the innermost
         level that holds both; a rank's bytes to itself load none.
         """
-        own = self.folding.representative
-        group = self._groups["ep"]
-        out, into = (np.zeros((len(self.domain_sizes), len(own))) for _ in range(2))
+        out, into = (np.zeros((len(self.domain_sizes), self.folding.behaviours)) for _ in range(2))
+        for crossing in self._crossings:
+            crossed = np.where(crossing.pairs, sent_bytes, 0.0)
+            out[crossing.level, crossing.behaviours] = crossed.sum(axis=1)[crossing.places]
+            into[crossing.level, crossing.behaviours] = crossed.sum(axis=0)[crossing.places]
+        return out, into
+
+    @cached_property
+    def _crossings(self) -> list[_Crossing]:
+        own, group, found = self.folding.representative, self._groups["ep"], []
         for number in np.unique(group[own]):
             members = np.flatnonzero(group == number)
-            place = self._expert_rank[members]
             mine = np.flatnonzero(group[own] == number)
-            here = self._expert_rank[own[mine]]
-            nearer = np.eye(len(members), dtype=bool)
+            places, nearer = self._expert_rank[own[mine]], np.eye(len(members), dtype=bool)
             for level, size in enumerate(self.domain_sizes):
                 domain = np.empty(len(members), np.int64)
-                domain[place] = (self.first_rank + members) // size
+                domain[self._expert_rank[members]] = (self.first_rank + members) // size
                 together = domain[:, None] == domain[None, :]
-                crossing = np.where(together & ~nearer, sent_bytes, 0.0)
-                out[level, mine] = crossing.sum(axis=1)[here]
-                into[level, mine] = crossing.sum(axis=0)[here]
+                pairs = together & ~nearer
+                if pairs.any():
+                    found.append(_Crossing(level, mine, places, pairs))
                 nearer = nearer | together
-        return out, into
+        return found

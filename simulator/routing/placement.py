@@ -95,9 +95,11 @@ def contiguous(layers: int, experts: int, ranks: int) -> Placement:
 def moves(old: Placement, new: Placement, ranks_per_node: int) -> Moves:
     """What each rank lacks of *new* when it holds *old*; node n holds the ranks from n * *ranks_per_node* on."""
     shape, experts = new.slots.shape[:2], new.experts
-    holder, expert = np.divmod(np.setdiff1d(_held(new), _held(old), assume_unique=True), experts)
+    held = _held(new)
+    missing = held[np.isin(held, _held(old), assume_unique=True, invert=True, kind="sort")]
+    holder, expert = np.divmod(missing, experts)
     node = holder - holder % new.ranks % ranks_per_node
-    near = np.isin(node * experts + expert, _held(old, ranks_per_node))
+    near = np.isin(node * experts + expert, _held(old, ranks_per_node), kind="sort")
     within, across = (np.bincount(holder[which], minlength=shape[0] * shape[1]) for which in (near, ~near))
     return Moves(within.reshape(shape), across.reshape(shape))
 
@@ -107,7 +109,8 @@ def _held(placement: Placement, together: int = 1) -> IntArray:
     layers, ranks, _ = placement.slots.shape
     first = np.arange(ranks) // together * together
     holder = np.arange(layers)[:, None] * ranks + first
-    return np.unique(holder[:, :, None] * placement.experts + placement.slots)
+    held = np.sort(holder[:, :, None] * placement.experts + placement.slots, axis=None)
+    return held[np.diff(held, prepend=-1) > 0]
 
 
 def _turns(flat: IntArray) -> IntArray:
