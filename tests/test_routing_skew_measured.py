@@ -35,8 +35,22 @@ def test_the_busiest_rank_takes_as_much_longer_as_priced(ep, layer, base):
 @pytest.mark.parametrize("share", ["0.75", "0.9"])
 def test_a_skewed_exchange_takes_longer_but_less_so_than_its_busiest_port_says(share):
     measured, priced = excess(f"exchange-{share}", "exchange-0.5")
-    # Between two GPUs the idle direction leaves the busy one a higher share of the link, which the price does not know.
-    assert 1.15 < measured < priced < 1.35 * measured
+    busiest = float(share) / 0.5
+    # The idler direction leaves the busy one a higher share of the link.
+    assert 1.15 < measured < priced < busiest
+    assert priced == pytest.approx(measured, rel=0.08)
+
+
+def test_exchanges_of_two_ranks_as_made_later():
+    lines = (VALIDATION / "h200-parallel" / "skew-runs-2026-11-30.jsonl").read_text().splitlines()
+    errors = {
+        run["id"]: price_s(run) / run["median_s"] - 1 for run in map(json.loads, lines) if run["kind"] == "all_to_all"
+    }
+    # Each exchange alone behind a barrier, which two hosts leave up to 0.2 ms apart: what is even seems longer.
+    late = {"ep2-0.5-exchange", "deepseek-v3-prefill-4096-ep2-least-exchange"}
+    assert len(errors) == 9
+    assert all(abs(error) < 0.145 for name, error in errors.items() if name not in late)
+    assert all(-0.26 < errors[name] < -0.2 for name in late)
 
 
 def test_ranks_compute_the_rows_that_they_are_sent():

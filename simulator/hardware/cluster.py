@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from simulator.hardware.accelerator import Accelerator
 from simulator.hardware.fabric import Fabric, Tier
+from simulator.hardware.figure import Floats
 from simulator.hardware.node import Nic, Node
 from simulator.hardware.segments import segment_accelerators
 
@@ -88,6 +89,15 @@ class Cluster:
         for slow, share in self.slow_nodes:
             shares[node == slow] = share
         return shares
+
+    def port_bytes(self, level: Level, out: Floats, into: Floats) -> Floats:
+        """Bytes that ports at *level* moved each way if they moved as many both ways in the time of *out* and *into*.
+
+        Two ways of scale-up links take of each other, as far as the node says.
+        """
+        opposite = self.node.scale_up.opposite if level.kind in SCALE_UP_KINDS else None
+        added = opposite.value if opposite else 0.0
+        return (np.maximum(out, into) + added * np.minimum(out, into)) / (1 + added)
 
     def spanning(self, ranks: ArrayLike) -> Level:
         """The innermost level that holds all of *ranks* in one domain."""

@@ -61,6 +61,9 @@ class ScaleUp(Record):
     one_shot: Figure[Seconds] | None = None
     """What a small all-reduce of an inference engine's own takes besides its bytes: one kernel in which ranks read each
     other's buffers. None: not known, and the library's are taken."""
+    opposite: Figure[Share] | None = None
+    """What a byte that a port moves the other way adds to its time, of what a byte takes the way that has more of them.
+    Rates are those of even exchanges, which move as many each way. None: nothing, both ways are as fast as one."""
     compute_taken: Figure[Share]
     """Share of compute that a transfer takes while it runs, where `channels` or the number of units does not say."""
     channels: Channels | None = None

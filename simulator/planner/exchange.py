@@ -23,6 +23,7 @@ class Exchange:
 
     def __init__(self, cluster: Cluster, mesh: Mesh, way: str) -> None:
         sizes = [level.size for level in cluster.levels]
+        self._cluster = cluster
         self._mesh = mesh
         self._way = way
         self._domain = cluster.scale_up_domain
@@ -50,12 +51,13 @@ class Exchange:
         if not self._crossing:
             return busy
         sent = self._sent(rows, mixes)
-        for level, crossing, bytes_per_s in self._crossing:
+        for number, crossing, bytes_per_s in self._crossing:
+            level = self._cluster.levels[number]
             if sent.shape[1] == 1:
                 out, into = sent[:, 0] @ crossing.T, sent[:, 0] * crossing.sum(axis=0)
             else:
                 out, into = (np.einsum(f"lij,ij->l{end}", sent, crossing) for end in "ij")
-            busy[level] = np.maximum(out, into).max(axis=1) / bytes_per_s
+            busy[number] = self._cluster.port_bytes(level, out, into).max(axis=1) / bytes_per_s
         return busy
 
     def _sent(self, rows: npt.NDArray[np.int64], mixes: Callable[[int], list[Mix]]) -> npt.NDArray[np.float64]:

@@ -174,7 +174,9 @@ class Network:
             rates, latency_s = self._one_sided(spread, rates, latency_s)
         if way.units is not None:
             taken = np.full(len(place), share_of_units(self._cluster, way.units))
-        return self._transfer("all_to_all", "ep", np.maximum(out, into) / rates, latency_s, away[place], taken)
+        levels = self._cluster.levels
+        busy = np.stack([self._cluster.port_bytes(*each) for each in zip(levels, out, into, strict=True)])
+        return self._transfer("all_to_all", "ep", busy / rates, latency_s, away[place], taken)
 
     def counts(self, operation: Literal["all_to_all", "all_gather"], experts: int, way: Way) -> Transfer | None:
         """How many rows go to each expert, told by *operation* before *way* sends them, until the host has read it.
