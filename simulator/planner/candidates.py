@@ -62,14 +62,16 @@ def for_any_sharding(scenario: Scenario) -> Scenario:
 
 def job_of_any_split(scenario: Scenario, folder: Path) -> Job:
     """The job of *scenario* split in a way that goes with everything, with a batch that does, of two micro-batches at
-    least. Rows are in as many parts as there. Raise :exc:`simulator.forecast.errors.Refused`.
+    least. Rows are in as many parts as there, and experts launched one by one if they are so in any split. Raise
+    :exc:`simulator.forecast.errors.Refused`.
     """
     training, cards = scenario.training, scenario.cluster.accelerators
     batch = max(2, -(-training.global_batch_sequences // cards)) * cards
     whole = settings_of(Split(1, cards, 1, 1, 1, 1, 1, training.zero, OWN, 1), training)
     job = assemble_job(changed(scenario, whole | {"training.global_batch_sequences": batch}), folder)
     workload = replace(job.workload, overlap=training.overlap_tensor_parallel)
-    return replace(job, exchange_parts=training.exchange_parts, workload=workload)
+    one_by_one = training.execution == "fused" if training.grouped_gemm is None else job.per_expert
+    return replace(job, exchange_parts=training.exchange_parts, workload=workload, per_expert=one_by_one)
 
 
 def settings_of(split: Split, training: Training) -> dict[str, Any]:

@@ -48,6 +48,11 @@ class _Growing(Costs):
         """None: launches do not grow with the work."""
         return 0
 
+    @property
+    def looped_launch_ns(self) -> int:
+        """None likewise."""
+        return 0
+
     def _plain(self, kernel: Kernel, direction: Direction) -> tuple[float, str]:
         key = (kernel, direction)
         if key not in self._known:

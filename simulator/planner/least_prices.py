@@ -84,6 +84,10 @@ class LeastPrices:
         """Nothing, [splits, 3, stages]."""
         return np.zeros((len(splits), 3, len(edges) - 1))
 
+    def late(self, splits: Splits, edges: Edges) -> Values:
+        """Nothing, [splits, 4, stages]."""
+        return np.zeros((len(splits), 4, len(edges) - 1))
+
     def slots(self, splits: Splits) -> Column:
         """Experts that a rank holds without copies."""
         return np.asarray(self._experts // splits["ep"])

@@ -44,6 +44,12 @@ class MixedPrices:
         """
         return self.sent.told(splits, edges)
 
+    def late(self, splits: Splits, edges: Edges) -> Values:
+        """Seconds by which the host is late behind such waits: forward where a pass runs alone and where it runs beside
+        a backward pass, and in what runs again; and how often it waits forward, [splits, 4, stages].
+        """
+        return self.sent.late(splits, edges)
+
     def slots(self, splits: Splits) -> Column:
         """Experts that a rank holds, at least."""
         return self.rows.slots(splits)

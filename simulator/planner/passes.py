@@ -30,6 +30,14 @@ class Passes:
     """Bytes of a row in all exchanges of the forward pass, the backward pass, and what runs again, [3, layers]."""
     told: Amounts
     """How often the host waits for how many rows will come, in the same three, [3, layers]."""
+    waits: Amounts
+    """Seconds of transfers between two exchanges that no work of another pass runs beside, forward and backward,
+    [2, layers]."""
+    late: Amounts
+    """Seconds by which the host is late behind telling numbers of rows: forward and where that runs again, if what is
+    sent before takes no time, and where a backward pass comes next, [3, layers]."""
+    late_bytes: Amounts
+    """Bytes of a row in what is sent before, [layers]."""
 
     def where(self, chosen: npt.NDArray[np.bool_], other: Passes) -> Passes:
         """These where a layer is *chosen*, else those of *other*."""

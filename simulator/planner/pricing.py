@@ -36,7 +36,7 @@ class Pricing:
 
     def __init__(self, job: Job, costs: Costs | None = None) -> None:
         self.job = job
-        self._costs = costs or Costs(job.cluster.accelerator, job.workload.execution)
+        self._costs = costs or Costs(job.cluster.accelerator, job.workload.execution, per_expert=job.per_expert)
         self._sizes = [level.size for level in job.cluster.levels]
         self._shared = cache(lambda tp, etp: share_model(job.architecture, tp, etp))
 
@@ -44,6 +44,11 @@ class Pricing:
     def launch_s(self) -> float:
         """Host time of a launch."""
         return self._costs.launch_ns / 1e9
+
+    @property
+    def looped_launch_s(self) -> float:
+        """Host time of a launch in a library's loop over experts."""
+        return self._costs.looped_launch_ns / 1e9
 
     def own(self, tp: int, etp: int) -> Architecture:
         """The model as one rank of *tp* and *etp* holds it."""

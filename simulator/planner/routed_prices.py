@@ -86,10 +86,23 @@ class RoutedPrices:
         self._step = lru_cache(_STEPS_REMEMBERED)(self._price_step)
 
     def passes(
-        self, edges: npt.NDArray[np.int64], tp: int, cp: int, sequences: int, ep: int, etp: int, recompute: int
+        self,
+        edges: npt.NDArray[np.int64],
+        tp: int,
+        cp: int,
+        sequences: int,
+        ep: int,
+        etp: int,
+        recompute: int,
+        *,
+        looped: bool = False,
     ) -> Passes:
-        """Of all layers, for stages between *edges*; *recompute* counts as in a split."""
-        return self._pricing.by_layer(edges, lambda what: self._part(tp, cp, sequences, ep, etp, what), recompute)
+        """Of all layers, for stages between *edges*; *recompute* counts as in a split. *looped*: a library launches the
+        products of experts one by one.
+        """
+        return self._pricing.by_layer(
+            edges, lambda what: self._part(tp, cp, sequences, ep, etp, what, looped), recompute
+        )
 
     def busy_s(self, tp: int, cp: int, sequences: int, ep: int, etp: int, way: int) -> Amounts:
         """Seconds a byte of a row that an exchange keeps the busiest port of each level busy, [levels, layers]."""
@@ -98,6 +111,10 @@ class RoutedPrices:
     def told_s(self, tp: int, cp: int, sequences: int, ep: int, etp: int, way: int) -> float:
         """Seconds in which ranks tell each other how many rows they will send one *way*, and nothing is computed."""
         return self._told(ep, etp, self.slots(tp, cp, sequences, ep), WAYS[way])
+
+    def tells(self, way: int) -> bool:
+        """Whether the host waits to hear how many rows come one *way*."""
+        return not exchanges()[WAYS[way]].one_sided
 
     def _lay_told(self, ep: int, etp: int, slots: int, way: str) -> float:
         """Of the faster of the operations that stacks do so with."""
@@ -152,23 +169,28 @@ class RoutedPrices:
         )
         return mixes_of(self._rows(on), choice, members, None if known is None else known[numbers])
 
-    def _lay_part(self, tp: int, cp: int, sequences: int, ep: int, etp: int, recompute: Recompute) -> Passes:
+    def _lay_part(
+        self, tp: int, cp: int, sequences: int, ep: int, etp: int, recompute: Recompute, looped: bool
+    ) -> Passes:
         layers, tokens = len(self._places), self.sent_tokens(tp, cp, sequences)
         whole = self._tokens.part(tp, cp, sequences, recompute).recomputes_routed
         forward, backward, again = (np.zeros((len(PARTS), layers)) for _ in range(3))
         saved, restored = np.zeros((layers, ep)), np.zeros((layers, ep))
-        row_bytes, told = np.zeros((3, layers)), np.zeros((3, layers))
+        row_bytes, told, late = (np.zeros((3, layers)) for _ in range(3))
+        waits, late_bytes = np.zeros((2, layers)), np.zeros(layers)
         alike: dict[tuple[int, bool], list[int]] = {}
         for make, index in self._makes:
             alike.setdefault((make, whole[self._place[index]]), []).append(index)
         for (make, wholly), indices in alike.items():
             routed, copies, early, keeps_input = self._plan(self._moe[make], tp, cp, sequences, etp, recompute, ep > 1)
-            passes = self._priced(routed, copies, _Rows(tuple(indices), tokens, ep, etp), early and not wholly)
+            on, stops = _Rows(tuple(indices), tokens, ep, etp), early and not wholly
+            passes = self._priced(routed, copies, on, stops, looped)
             at = [self._place[index] for index in indices]
             forward[:, at], backward[:, at], again[:, at] = passes.forward, passes.backward, passes.again
             saved[at], row_bytes[:, at], told[:, at] = passes.saved, passes.row_bytes, passes.told
             restored[at] = passes.restored if keeps_input else 0.0
-        return Passes(forward, backward, again, saved, restored, row_bytes, told)
+            waits[:, at], late[:, at], late_bytes[at] = passes.waits, passes.late, passes.late_bytes
+        return Passes(forward, backward, again, saved, restored, row_bytes, told, waits, late, late_bytes)
 
     def _lay_plan(
         self, make: Layer, tp: int, cp: int, sequences: int, etp: int, recompute: Recompute, exchanges: bool
@@ -188,17 +210,22 @@ class RoutedPrices:
         copies = tuple(s.restore for s in plan.stretches if s.restore and s.restore.rows == "routed")
         return routed, copies, plan.stops_early, plan.keeps_input
 
-    def _price(self, routed: tuple[_Routed, ...], copies: tuple[Operator, ...], on: _Rows, stops: bool) -> Passes:
-        """Passes of layers which share *routed* operators.
+    def _price(
+        self, routed: tuple[_Routed, ...], copies: tuple[Operator, ...], on: _Rows, stops: bool, looped: bool
+    ) -> Passes:
+        """Passes of layers which share *routed* operators, *looped* as in `passes`.
 
         *stops*: running again ends before the last of them that keeps anything.
         """
-        stretch = RoutedStretch(len(on.indices), on.ep, self._pricing.launch_s)
+        looped_launch_s = self._pricing.looped_launch_s if looped else 0.0
+        stretch = RoutedStretch(len(on.indices), on.ep, self._pricing.launch_s, looped_launch_s)
         keepers = [n for n, one in enumerate(routed) if one.operator.saved or one.operator.restored]
         last = max(keepers, default=0) if stops else len(routed)
         gathered = 1
         for number, one in enumerate(routed):
             operator, again = one.operator, one.runs and number < last
+            among = {asked.operation for asked in operator.forward_collectives if asked.axis == "etp"}
+            gathered = on.etp if "all_gather" in among else gathered
             step = self._step(operator, on, gathered, one.passed)
             stretch.operator(step, *self._moves_s(operator, on, gathered), again=again)
             if one.loose and operator.name != "combine":
@@ -206,9 +233,7 @@ class RoutedPrices:
             if operator.name in EXCHANGES and on.ep > 1:
                 row_bytes = min(operator.payload_bytes, operator.backward_payload_bytes)
                 stretch.exchange(row_bytes, told=operator.counts is not None, again=again)
-            for asked in operator.forward_collectives:
-                if asked.axis == "etp":
-                    gathered = on.etp if asked.operation == "all_gather" else 1
+            gathered = 1 if "reduce_scatter" in among else gathered
         for copy in copies:
             stretch.copy(self._step(copy, on, 1, False))
         return stretch.passes()

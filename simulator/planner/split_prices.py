@@ -10,7 +10,7 @@ import numpy as np
 from simulator.forecast.image_batches import ImageBatches
 from simulator.planner.expert_rows import ExpertRows
 from simulator.planner.image_prices import ImagePrices
-from simulator.planner.passes import COMPUTE
+from simulator.planner.passes import COMPUTE, Amounts, Passes
 from simulator.planner.pricing import Pricing
 from simulator.planner.routed_prices import RoutedPrices
 from simulator.planner.splits import Column, Splits
@@ -27,6 +27,7 @@ class SplitPrices:
         pricing = Pricing(job)
         self._of_tokens = TokenPrices(pricing)
         self._of_rows = RoutedPrices(pricing, self._of_tokens, experts)
+        self._one_by_one = job.per_expert
 
     def alike(self, splits: Splits) -> Splits:
         """*splits* as they are: all are told apart."""
@@ -39,8 +40,15 @@ class SplitPrices:
 
     def routed(self, splits: Splits, edges: Edges) -> StageSums:
         """What runs over routed rows, but exchanges."""
-        keys, which = splits.numbered("tp", "cp", "micro_batch_sequences", "ep", "etp", "recompute")
-        return stage_sums([self._of_rows.passes(edges, *key) for key in keys], edges)[which]
+        keys, which = splits.numbered("zero", "tp", "cp", "micro_batch_sequences", "ep", "etp", "recompute")
+        passes = [self._of_rows.passes(edges, *key, looped=self._is_looped(zero)) for zero, *key in keys]
+        return stage_sums(passes, edges)[which]
+
+    def _is_looped(self, zero: int) -> bool:
+        """Whether a library launches the products of experts one by one: Transformer Engine, which torchtitan does not
+        take.
+        """
+        return self._one_by_one and zero == 1
 
     def exchanges(self, splits: Splits, edges: Edges) -> Values:
         """Seconds of exchanges forward, backward and where they run again, then of all on each level's busiest port,
@@ -65,6 +73,19 @@ class SplitPrices:
             found.append(times * self._of_rows.told_s(tp, cp, sequences, ep, etp, way))
         return over_stages(np.stack(found), edges)[which]
 
+    def late(self, splits: Splits, edges: Edges) -> Values:
+        """Seconds by which the host is late behind such waits: forward where a pass runs alone and where it runs beside
+        a backward pass, and in what runs again; and how often it waits forward, [splits, 4, stages].
+        """
+        keys, which = splits.numbered("zero", "tp", "cp", "micro_batch_sequences", "ep", "etp", "recompute", "exchange")
+        found = []
+        for zero, tp, cp, sequences, ep, etp, recompute, way in keys:
+            looped = self._is_looped(zero)
+            passes = self._of_rows.passes(edges, tp, cp, sequences, ep, etp, recompute, looped=looped)
+            sent_s = passes.late_bytes * self._of_rows.busy_s(tp, cp, sequences, ep, etp, way).max(axis=0)
+            found.append(_late(passes, sent_s) * self._of_rows.tells(way))
+        return over_stages(np.stack(found), edges)[which]
+
     def slots(self, splits: Splits) -> Column:
         """Experts that a rank holds, copies counted; 0 without experts."""
         keys, which = splits.numbered("tp", "cp", "micro_batch_sequences", "ep")
@@ -87,3 +108,16 @@ class SplitPrices:
             passes = np.array([self._images.least_s(*key) for key in keys])[which]
             forward[:, COMPUTE, 0] += passes[:, 0]
             backward[:, COMPUTE, 0] += passes[:, 1]
+
+
+def _late(passes: Passes, sent_s: Amounts) -> Amounts:
+    """What `late` tells, [4, layers], of *passes* whose rows take *sent_s* to come.
+
+    A forward pass that waits may run beside the backward pass of any layer: the host is late as for the one for which
+    that matters least. Where a backward pass waits as well, it may be none.
+    """
+    told = passes.told > 0
+    alone, again = (np.maximum(passes.late[number] - sent_s, 0.0) * told[2 * number] for number in range(2))
+    least = passes.late[2][told[0]].min(initial=np.inf)
+    beside = np.where(told[0] & (not told[2].any()), max(0.0, least), 0.0)
+    return np.stack([alone, beside, again, passes.told[0]])

@@ -26,6 +26,8 @@ class StageSums:
     saved: Values
     restored_last: Values
     """Of the stage's last layer alone."""
+    waits: Values
+    """Seconds of transfers that no work of another pass runs beside, forward and backward, [splits, 2, stages]."""
 
     def __getitem__(self, which: npt.NDArray[np.int64]) -> StageSums:
         """The rows that *which* names."""
@@ -43,7 +45,7 @@ class StageSums:
             self.backward + other.backward,
             self.again + other.again,
         )
-        return StageSums(forward, backward, again, self.saved, self.restored_last)
+        return replace(self, forward=forward, backward=backward, again=again)
 
     @classmethod
     def joined(cls, several: Iterable[StageSums]) -> StageSums:
@@ -74,6 +76,7 @@ def stage_sums(passes: list[Passes], edges: Edges) -> StageSums:
         again=summed("again"),
         saved=np.stack([over_stages(one.saved.T, edges).max(axis=0) for one in passes]),
         restored_last=np.stack([_restored_last(one, edges) for one in passes]),
+        waits=summed("waits"),
     )
 
 

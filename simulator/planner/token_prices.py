@@ -88,7 +88,7 @@ class TokenPrices:
         saved = np.array([one[3] for one in found]) + (kept if keeps else 0.0)
         restored = np.array([one[4] for one in found])
         none = np.zeros((3, len(found)))
-        passes = Passes(ahead, back, repeated, saved[:, None], restored[:, None], none, none)
+        passes = Passes(ahead, back, repeated, saved[:, None], restored[:, None], none, none, none[:2], none, none[0])
         return TokensPart(passes, tuple(one[5] for one in found))
 
     def _ends(self, tp: int, cp: int, sequences: int) -> Ends:
