@@ -6,8 +6,10 @@ from small_jobs import write_small
 
 from simulator.forecast.fitting import changed, memory_of
 from simulator.forecast.forecast import forecast
+from simulator.planner.answer import answer
+from simulator.planner.case import failed_row
 from simulator.planner.pareto import front
-from simulator.planner.plan import answer, plan, prepare
+from simulator.planner.plan import explore, plan, prepare
 from simulator.planner.store import Store
 from simulator.planner.workers import workers
 from simulator.program.exchanges import exchanges, no_buffer
@@ -114,6 +116,43 @@ def test_a_plan_goes_on_where_it_ended(tmp_path: Path) -> None:
         assert plan(scenario, folder, store, pool, most=3) == first
         assert plan(scenario, folder, store, pool, most=5)["counted"]["simulated"] == 5
     assert len(Store(tmp_path / "plan").rows) == 5
+
+
+def test_what_is_done_of_a_plan_never_becomes_less(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=16")
+    heard: list[tuple[int, int, float | None]] = []
+    with workers("local", 1) as pool:
+        found = plan(scenario, folder, Store(tmp_path / "plan"), pool, most=6, hear=lambda *told: heard.append(told))
+    done = [told[0] for told in heard]
+    assert done == sorted(done)
+    assert done[-1] == found["counted"]["simulated"] + found["counted"]["checked"]
+    assert all(told[0] <= told[1] for told in heard)
+
+
+def test_what_is_tight_is_simulated_where_nothing_fits(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=16")
+    search, case = prepare(scenario, folder)
+    store = Store(tmp_path / "plan")
+    for number in range(len(search.splits)):
+        known = case(number, ("fits",))
+        store.rows[known.key] = failed_row(known.key, known.settings, None) | {"verdict": "tight", "peak_bytes": 1.0}
+    first = search.next(1)
+    with workers("local", 1) as pool:
+        explore(search, case, store, pool, most=1)
+    assert [*search.rows] == first
+    assert search.winner == first[0]
+    assert search.simulated == 1
+
+
+def test_what_is_tight_loses_to_what_fits_unsimulated(tmp_path: Path) -> None:
+    scenario, folder = write_small(tmp_path)("dense", "training.global_batch_sequences=16")
+    search, _ = prepare(scenario, folder)
+    row = failed_row("a", "{}", None) | {"verdict": "fits", "step_time_s": 1.0, "peak_bytes": 1.0, "time": "{}"}
+    search.learn({0: row, 1: failed_row("b", "{}", None) | {"verdict": "tight", "peak_bytes": 2.0}})
+    assert (search.winner, search.tight, search.simulated) == (0, [1], 1)
+    _, tight, *_ = answer(scenario, search, Store(tmp_path / "plan"))["splits"]
+    assert (tight["verdict"], tight["step_time_s"], tight["pareto"]) == ("tight", None, False)
+    assert tight["loses_by"] == {"term": "reserved memory", "bytes": None, "at_least": False}
 
 
 def test_a_job_that_fits_nowhere_has_no_winner(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from small_jobs import write_small
 
 from simulator.forecast.errors import Refused
-from simulator.planner.plan import answer, plan, prepare
+from simulator.planner.answer import answer
+from simulator.planner.plan import plan, prepare
 from simulator.planner.splits import SCHEDULES, Split
 from simulator.planner.store import Store
 from simulator.planner.survival import shrunk

@@ -50,6 +50,18 @@ def test_every_combination_is_a_row_and_a_failed_one_says_why(tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["cases.parquet"]
 
 
+def test_time_left_is_told_once_every_worker_has_ended_one_since_the_start(tmp_path: Path) -> None:
+    cases, store = _cases(tmp_path, 5), Store(tmp_path / "out")
+    with workers("local", 1) as pool:
+        assert pool.at_once == 1
+        run_cases(cases[:2], store, pool)
+        heard: list[tuple[int, int, float | None]] = []
+        run_cases(cases, store, pool, lambda *told: heard.append(told))
+    assert [told[:2] for told in heard] == [(2, 5), (3, 5), (4, 5), (5, 5)]
+    assert [told[2] is None for told in heard] == [True, True, False, False]
+    assert heard[-1][2] == 0.0
+
+
 def test_of_what_fits_the_front_is_what_nothing_betters_in_everything(tmp_path: Path) -> None:
     over = ["training.recompute=none,full", "training.loss=plain,{chunk_tokens: 512}"]
     with workers("local", 1) as pool:

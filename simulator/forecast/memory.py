@@ -140,18 +140,30 @@ def remember(programs: Sequence[StageProgram], cluster: Cluster, folding: Foldin
 
 def fits(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> bool:
     """Whether all that is held at once has room: the verdict alone, for a fraction of what :func:`remember` costs."""
-    return peak_without_room(programs, cluster, folding) is None
+    return _held(programs, cluster, folding)[1]
 
 
-def peak_without_room(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> float | None:
-    """Bytes of device memory of the fullest rank, where what is held at once has no room; None where it has."""
+def verdict_of(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> tuple[str, float]:
+    """The verdict of :func:`remember` and bytes of device memory of the fullest rank, for a fraction of its cost."""
+    ledgers, have_room = _held(programs, cluster, folding)
+    peaks = [float(found["hbm"].peak_bytes.max()) for found in ledgers]
+    worst = max(range(len(programs)), key=lambda stage: peaks[stage])
+    if not have_room:
+        return "does not fit", peaks[worst]
+    reserved_bytes = reserve(programs[worst], _hottest(ledgers[worst])).reserved_bytes
+    on_card = reserved_bytes + of_behaviour(_context(programs[worst]).bytes, 0)
+    return "tight" if on_card > _capacities(cluster)["hbm"] else "fits", peaks[worst]
+
+
+def _held(
+    programs: Sequence[StageProgram], cluster: Cluster, folding: Folding
+) -> tuple[list[dict[str, TierLedger]], bool]:
+    """The accounts of every stage, and whether all that is held at once has room."""
     outside = [(program, _context(program)) for program in programs]
     ledgers = [_ledgers(program, context, folding) for program, context in outside]
     settling = max(settling_peak_bytes(program, context, folding.behaviours) for program, context in outside)
     nodes = fullest_nodes(ledgers, cluster, folding)
-    if not any(_exceeds(found, settling, nodes, _capacities(cluster)) for found in ledgers):
-        return None
-    return max(float(found["hbm"].peak_bytes.max()) for found in ledgers)
+    return ledgers, not any(_exceeds(found, settling, nodes, _capacities(cluster)) for found in ledgers)
 
 
 def room_bytes(programs: Sequence[StageProgram], cluster: Cluster, folding: Folding) -> tuple[list[float], float]:

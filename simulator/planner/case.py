@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import simulator
 from simulator.documents import InvalidDocument
@@ -14,7 +14,7 @@ from simulator.forecast.assembly import assemble_job, passes
 from simulator.forecast.errors import Refused
 from simulator.forecast.fitting import held_by
 from simulator.forecast.forecast import summarize
-from simulator.forecast.memory import peak_without_room
+from simulator.forecast.memory import verdict_of
 from simulator.forecast.scenario import Scenario
 from simulator.forecast.uncollected import uncollected
 from simulator.model.config import ConfigError
@@ -48,6 +48,9 @@ _DECIDING = ("engine", "forecast", "hardware", "model", "parallel", "program", "
 """Parts of the package that decide a forecast."""
 
 
+Verdicts = tuple[Literal["fits", "tight"], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One forecast to make."""
@@ -58,17 +61,15 @@ class Case:
     settings: str
     """What sets it apart from other cases, as a JSON object."""
     key: str
-    if_it_fits: bool = False
-    """Account for memory first, and simulate only what does fit."""
+    only: Verdicts = ()
+    """Account for memory first, and simulate only where it comes to one of these; none: simulate in any case."""
 
 
-def make_case(
-    scenario: Scenario, folder: Path, settings: dict[str, Any], version: str, *, if_it_fits: bool = False
-) -> Case:
+def make_case(scenario: Scenario, folder: Path, settings: dict[str, Any], version: str, *, only: Verdicts = ()) -> Case:
     """The case of *scenario* under *version* of the data (:func:`data_version`)."""
     told = scenario.model_dump_json(exclude={"name", "description", "measured"})
-    key = hashlib.sha256(f"{version}\n{folder.resolve()}\n{if_it_fits}\n{told}".encode()).hexdigest()[:32]
-    return Case(scenario, str(folder), json.dumps(settings), key, if_it_fits)
+    key = hashlib.sha256(f"{version}\n{folder.resolve()}\n{only}\n{told}".encode()).hexdigest()[:32]
+    return Case(scenario, str(folder), json.dumps(settings), key, only)
 
 
 def data_version(folder: Path) -> str:
@@ -97,16 +98,16 @@ def run_case(case: Case) -> Row:
 
 def _row(case: Case) -> Row:
     lowering = TrainingStep(assemble_job(case.scenario, Path(case.folder)))
-    if case.if_it_fits:
-        peak_bytes = peak_without_room(*held_by(lowering, passes(case.scenario)))
-        if peak_bytes is not None:
-            return _row_without_room(case, peak_bytes, lowering.job)
+    if case.only:
+        verdict, peak_bytes = verdict_of(*held_by(lowering, passes(case.scenario)))
+        if verdict not in case.only:
+            return _row_of_memory(case, verdict, peak_bytes, lowering.job)
     return summary_row(case, summarize(case.scenario, Path(case.folder), lowering))
 
 
-def _row_without_room(case: Case, peak_bytes: float, job: Job) -> Row:
+def _row_of_memory(case: Case, verdict: str, peak_bytes: float, job: Job) -> Row:
     capacity_bytes = job.cluster.accelerator.hbm_capacity_bytes
-    told = {"verdict": "does not fit", "peak_bytes": peak_bytes, "capacity_bytes": capacity_bytes}
+    told = {"verdict": verdict, "peak_bytes": peak_bytes, "capacity_bytes": capacity_bytes}
     return failed_row(case.key, case.settings, None) | told
 
 

@@ -65,17 +65,27 @@ class Search:
 
     @property
     def simulated(self) -> int:
-        """How many were simulated; others turned out not to fit before that."""
+        """How many were simulated; others turned out not to fit, or to be tight, before that."""
         return sum(row["step_time_s"] is not None for row in self.rows.values())
+
+    @property
+    def tight(self) -> list[int]:
+        """Those that turned out to be tight and were not simulated, lowest bound first."""
+        found = (number for number, row in self.rows.items() if row["verdict"] == "tight" and not row["step_time_s"])
+        return sorted(found, key=lambda number: (float(self.bound.step_s[number]), number))
 
     @property
     def winner(self) -> int | None:
         """The fastest that fits; where none does, the fastest that would be tight; none that a loss is known to end."""
         for verdict in ("fits", "tight"):
-            found = [number for number, row in self.rows.items() if row["verdict"] == verdict and self.goes_on(number)]
+            found = [number for number, row in self._timed(verdict) if self.goes_on(number)]
             if found:
                 return min(found, key=lambda number: (self.rows[number]["step_time_s"], number))
         return None
+
+    def _timed(self, *verdicts: str) -> list[tuple[int, Row]]:
+        """Rows of simulated candidates with one of these verdicts."""
+        return [one for one in self.rows.items() if one[1]["verdict"] in verdicts and one[1]["step_time_s"] is not None]
 
     def goes_on(self, number: int) -> bool:
         """Whether a candidate goes on when nodes are lost, as far as is known."""
@@ -99,9 +109,7 @@ class Search:
 
     def roomier(self) -> npt.NDArray[np.int64]:
         """Candidates that cannot win and may take less memory than all faster ones that go on, lowest bound first."""
-        held = [
-            row for number, row in self.rows.items() if row["verdict"] in ("fits", "tight") and self.goes_on(number)
-        ]
+        held = [row for number, row in self._timed("fits", "tight") if self.goes_on(number)]
         open_ = self.fitting.copy()
         open_[[*self.rows, *self.repeated]] = False
         for row in held:

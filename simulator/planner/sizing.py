@@ -17,7 +17,8 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.fitting import changed
 from simulator.forecast.scenario import Campaign, Scenario
 from simulator.hardware.library import load_node
-from simulator.planner.plan import MOST_SIMULATED, answer, explore, prepare
+from simulator.planner.answer import answer
+from simulator.planner.plan import MOST_SIMULATED, explore, prepare
 from simulator.planner.search import Search
 from simulator.planner.store import Store
 from simulator.planner.sweep import Heard

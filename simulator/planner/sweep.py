@@ -21,7 +21,7 @@ def run_cases(cases: Iterable[Case], store: Store, workers: Workers, hear: Heard
     """The rows of *cases* by key: those that *store* has, and the others run and stored."""
     asked = {case.key: case for case in cases}
     missing = [case for key, case in asked.items() if key not in store.rows]
-    meter = _Meter(len(asked), len(asked) - len(missing), hear)
+    meter = _Meter(len(asked), len(asked) - len(missing), workers.at_once, hear)
     for _ in range(MOST_LOSSES):
         missing = [case for case in missing if case.key not in store.rows]
         if _run(missing, store, workers, meter):
@@ -53,21 +53,25 @@ def _run(cases: list[Case], store: Store, workers: Workers, meter: _Meter) -> bo
 
 
 class _Meter:
-    """Counts cases and tells how long the others will take, from the pace so far."""
+    """Counts cases and tells how long the others will take, from the pace of those that ended since each of the workers
+    *at_once* had ended one: until then they were starting, and several are about to end.
+    """
 
-    def __init__(self, total: int, done: int, hear: Heard | None) -> None:
-        self._total, self._done, self._fresh = total, done, 0
+    def __init__(self, total: int, done: int, at_once: int, hear: Heard | None) -> None:
+        self._total, self._done, self._fresh = total, done, -at_once
         self._hear = hear
-        self._began = monotonic()
+        self._since = monotonic()
         self._tell()
 
     def count(self) -> None:
         """One more is done."""
         self._done += 1
         self._fresh += 1
+        if self._fresh == 0:
+            self._since = monotonic()
         self._tell()
 
     def _tell(self) -> None:
         if self._hear is not None:
-            pace_s = (monotonic() - self._began) / self._fresh if self._fresh else None
+            pace_s = (monotonic() - self._since) / self._fresh if self._fresh > 0 else None
             self._hear(self._done, self._total, None if pace_s is None else pace_s * (self._total - self._done))

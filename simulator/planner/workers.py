@@ -32,6 +32,14 @@ class Workers:
         self._arguments = arguments
         self._lost = lost
 
+    @property
+    def at_once(self) -> int:
+        """How many tasks run at once."""
+        from joblib import effective_n_jobs, parallel_config
+
+        with parallel_config(backend=self._backend, n_jobs=self._jobs, **self._arguments):
+            return int(effective_n_jobs(self._jobs))
+
     def results(self, function: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
         """*function* of each of *tasks*, in the order in which they are done.
 

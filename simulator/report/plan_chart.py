@@ -30,7 +30,7 @@ COLOURS = {
 _WORDS = {
     "winner": "winner",
     "fits": "simulated, fits",
-    "tight": "simulated, tight",
+    "tight": "tight (time at best)",
     "does not fit": "does not fit (time at best)",
     "does not survive": "simulated, ends with nodes lost",
     "left": "left, may be faster (bounds)",

@@ -68,7 +68,7 @@ def counted_line(plan: Mapping[str, Any]) -> str:
     counted = plan["counted"]
     words = (
         f"{counted['enumerated']:,} splits: {counted['pruned']:,} ruled out by bounds "
-        f"({counted['pruned_for_memory']:,} for memory), {counted['checked']} too large when accounted for, "
+        f"({counted['pruned_for_memory']:,} for memory), {counted['checked']} too large or tight when accounted for, "
         f"{counted['simulated']} simulated"
     )
     if plan["complete"]:
