@@ -43,6 +43,7 @@ def candidates(scenario: Scenario, job: Job) -> Splits:
         context=training.context_parallel,
         zeros=_zeros(training),
         own=job.recompute,
+        own_sequences=training.micro_batch_sequences,
     )
     found = varied(plain.only(_stores(plain, training)), _room(scenario, job))
     # What every n-th layer of a stage keeps depends on where stages begin: those are shared evenly.
@@ -124,6 +125,7 @@ def _room(scenario: Scenario, job: Job) -> Room:
 
     return Room(
         layers=len(job.architecture.layers),
+        chunks=scenario.parallel.virtual_pipeline,
         batch=training.global_batch_sequences,
         all_first=training.pipeline_schedule == "gpipe",
         later_weights=full and not training.offload.activations,

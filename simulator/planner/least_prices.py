@@ -28,19 +28,19 @@ from simulator.planner.token_prices import Ends, TokenPrices
 from simulator.program.job import Job
 
 Key = tuple[int, ...]
-_SEQUENCES = max(SEQUENCES_AT_ONCE)
-"""Sequences that operators are listed for: fewer move the same weights."""
-
 _PLAIN, _ONCE = WAYS.index("all_to_all"), WAYS.index("deduplicated")
 
 
 class LeastPrices:
-    """For splits of *job*'s model."""
+    """For splits of *job*'s model with at most so many *sequences* in a micro-batch.
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    Operators are listed for as many: fewer move the same weights.
+    """
+
+    def __init__(self, job: Job, sequences: int = max(SEQUENCES_AT_ONCE)) -> None:
+        self._job, self._sequences = job, sequences
         few = _with_few_makes(job)
-        self._growing, self._starting = _Lanes(few, _SEQUENCES, grows=True), _Lanes(few, 1, grows=False)
+        self._growing, self._starting = _Lanes(few, sequences, grows=True), _Lanes(few, 1, grows=False)
         self._choices = np.zeros(len(places(job.architecture)))
         for number, place in enumerate(places(job.architecture)):
             parts = [layer.feed_forward for layer in place.layers]
@@ -55,12 +55,12 @@ class LeastPrices:
     def tokens(self, splits: Splits, edges: Edges) -> StageSums:
         """What runs over a rank's own tokens."""
         keys, which = _listed(splits, "tp", "cp", "recompute")
-        return self._both(keys, which, _share(splits), lambda lanes, key: lanes.tokens(edges, *key))
+        return self._both(keys, which, self._share(splits), lambda lanes, key: lanes.tokens(edges, *key))
 
     def routed(self, splits: Splits, edges: Edges) -> StageSums:
         """What runs over routed rows, but exchanges."""
         keys, which = _listed(splits, "tp", "cp", "recompute", "ep")
-        return self._both(keys, which, _share(splits), lambda lanes, key: lanes.routed(edges, *key))
+        return self._both(keys, which, self._share(splits), lambda lanes, key: lanes.routed(edges, *key))
 
     def _both(self, keys: list[Key], which: Column, share: Values, of: Callable[[_Lanes, Key], StageSums]) -> StageSums:
         """What grows, for the *share* of each split, and what does not."""
@@ -75,7 +75,7 @@ class LeastPrices:
         """
         keys, which = _listed(splits, "tp", "cp", "recompute", "ep")
         sent = np.stack([over_stages(self._sent_bytes(edges, *key), edges) for key in keys])[which]
-        sent *= _share(splits)[:, None, None]
+        sent *= self._share(splits)[:, None, None]
         groups, group = splits.numbered("ep", "etp", "exchange")
         busy_s = np.stack([self._busy_s(*key) for key in groups])[group][:, :, None]
         return np.concatenate([sent * busy_s.max(axis=1)[:, None], sent.sum(axis=1)[:, None] * busy_s], axis=1)
@@ -99,12 +99,17 @@ class LeastPrices:
     def add_ends(self, splits: Splits, forward: Values, backward: Values) -> None:
         """Add the embedding on the first stage, and the loss on the last."""
         keys, which = _listed(splits, "tp", "cp")
-        share = _share(splits)[:, None]
+        share = self._share(splits)[:, None]
         for lanes, times in ((self._growing, share), (self._starting, np.ones_like(share))):
             ends = [lanes.ends(*key) for key in keys]
             for passes, direction in ((forward, 0), (backward, 1)):
                 passes[:, :, 0] += np.stack([end.embedding[direction] for end in ends])[which] * times
                 passes[:, :, -1] += np.stack([end.loss[direction] for end in ends])[which] * times
+
+    def _share(self, splits: Splits) -> Values:
+        """Of the tokens that operators are listed for, those of a rank."""
+        distinct, which = np.unique(splits["cp"], return_inverse=True)
+        return np.asarray(splits["micro_batch_sequences"] / self._sequences * (_pieces(distinct) / distinct)[which])
 
     def _sent_bytes(self, edges: Edges, tp: int, cp: int, recompute: int, ep: int) -> Values:
         """Bytes that a rank sends to experts in all exchanges of each layer, [3, layers]."""
@@ -178,12 +183,6 @@ def _with_few_makes(job: Job) -> Job:
 def _pieces(cp: Column) -> Column:
     """Pieces of a sequence for which operators are listed in place of *cp*: the fewest whose pieces make up so many."""
     return np.array([next((d for d in range(2, degree) if degree % d == 0), degree) for degree in cp.tolist()])
-
-
-def _share(splits: Splits) -> Values:
-    """Of the tokens that operators are listed for, those of a rank."""
-    distinct, which = np.unique(splits["cp"], return_inverse=True)
-    return np.asarray(splits["micro_batch_sequences"] / _SEQUENCES * (_pieces(distinct) / distinct)[which])
 
 
 def _listed(splits: Splits, *names: str) -> tuple[list[Key], Column]:

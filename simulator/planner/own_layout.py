@@ -1,8 +1,7 @@
 """The scenario's own layout among the candidates: where the search starts, so that no plan is slower than it.
 
-Layouts that are no candidates are left out: ZeRO 0 and 2, sizes of micro-batches, virtual stages and pieces of
-sequences that are not tried, and what does not go on when nodes are lost. Those may be faster than the plan, which
-says so.
+Layouts that are no candidates are left out: ZeRO 0 and 2, pieces of sequences that are not tried, and what does not go
+on when nodes are lost. Those may be faster than the plan, which says so.
 """
 
 from __future__ import annotations

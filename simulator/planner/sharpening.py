@@ -31,7 +31,7 @@ class Sharpening:
 
     def __init__(self, splits: Splits, job: Job, prices: SplitPrices, global_batch_sequences: int) -> None:
         self._splits = splits
-        rough = LeastPrices(job)
+        rough = LeastPrices(job, int(splits["micro_batch_sequences"].max(initial=1)))
         sources = (rough, rough, rough), (prices, rough, rough), (prices, prices, rough), (prices,) * SHARPEST
         self._bounds = cache(lambda level: Bounds(job, MixedPrices(*sources[level]), global_batch_sequences))
         self.bound: Bound = self._bounds(0).of(splits)

@@ -25,7 +25,7 @@ from simulator.program.exchanges import exchanges
 
 Column = npt.NDArray[np.int64]
 SEQUENCES_AT_ONCE = (1, 2, 4)
-"""Sequences of a micro-batch that are tried; several only where sequences are not cut."""
+"""Sequences of a micro-batch that are tried beside the scenario's own; several only where sequences are not cut."""
 SHORTEST_PIECE = 1024
 """Tokens of a sequence below which context parallelism is not tried: its exchanges would outlast its arithmetic."""
 RECOMPUTE = ("none", "full")
@@ -198,9 +198,10 @@ def enumerate_splits(
     context: Context = "all_gather",
     zeros: tuple[int, ...] = (3, 1),
     own: Recompute = NOTHING,
+    own_sequences: int = 1,
 ) -> Splits:
     """Every valid split of *architecture* over *cluster*, sharded in one of the ways of *zeros*, with the scenario's
-    *own* recomputation where it has one.
+    *own* recomputation where it has one, and with its *own_sequences* in a micro-batch.
 
     tp and etp stay within the scale-up domain; heads, widths, experts and sequences divide, heads by cp too where
     *context* shares them out, and cp is 1 where documents are *packed* into sequences; a pipeline stage has at least a
@@ -216,13 +217,14 @@ def enumerate_splits(
         stage_ranks = cluster.accelerators // pp
         for dp_shard in divisors(stage_ranks // (tp * cp)):
             dp_replicate = stage_ranks // (tp * cp * dp_shard)
-            sizes = _sequences_at_once(global_batch_sequences, dp_shard * dp_replicate, cp, pp)
+            tried = {*SEQUENCES_AT_ONCE[: None if cp == 1 else 1], own_sequences}
+            sizes = _sequences_at_once(tried, global_batch_sequences, dp_shard * dp_replicate, pp)
             for ep, etp in _expert_splits(experts, dp_shard * cp * tp, cuts) if sizes else ():
                 sharded = dp_shard * cp > 1 or (experts > 0 and dp_shard * tp > ep * etp)
-                tried = zeros if sharded else zeros[-1:]
+                ways = zeros if sharded else zeros[-1:]
                 found += [
                     (dp_replicate, dp_shard, tp, cp, pp, ep, etp, zero, recompute, size, *PLAIN)
-                    for zero in tried
+                    for zero in ways
                     for recompute in _recomputations(architecture, own, context, cp, pp, zero)
                     for size in sizes
                 ]
@@ -280,6 +282,8 @@ def _expert_splits(experts: int, replica_ranks: int, cuts: list[int]) -> Iterato
             yield from ((ep, etp) for etp in cuts if replica_ranks % (ep * etp) == 0)
 
 
-def _sequences_at_once(batch: int, data_parallel: int, cp: int, pp: int) -> list[int]:
-    tried = SEQUENCES_AT_ONCE if cp == 1 else SEQUENCES_AT_ONCE[:1]
-    return [size for size in tried if batch % (data_parallel * size) == 0 and batch // (data_parallel * size) >= pp]
+def _sequences_at_once(tried: set[int], batch: int, data_parallel: int, pp: int) -> list[int]:
+    """Those of *tried* of which each data-parallel rank gets whole micro-batches, one for each stage at least."""
+    return [
+        size for size in sorted(tried) if batch % (data_parallel * size) == 0 and batch // (data_parallel * size) >= pp
+    ]

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from simulator.planner.splits import NO_OVERLAP, SCHEDULES, WAYS, Splits
 
 Mask = npt.NDArray[np.bool_]
-CHUNKS = (2, 4)
-"""Virtual stages of a stage that are tried beside one."""
+CHUNKS = (2, 3, 4)
+"""Virtual stages of a stage that are tried beside one and the scenario's own."""
 _PLAIN, _LATER, _MIRRORED, _ALL_FIRST = range(len(SCHEDULES))
 
 
@@ -25,6 +25,8 @@ class Room:
     """What a job leaves to its schedule and its exchanges."""
 
     layers: int
+    chunks: int
+    """Virtual stages of a stage as the scenario has them."""
     batch: int
     """Sequences of a step."""
     all_first: bool
@@ -50,7 +52,7 @@ def _schedules(splits: Splits, room: Room) -> list[Splits]:
     once = splits["dp_replicate"] * splits["dp_shard"] * splits["micro_batch_sequences"]
     micro_batches, whole = room.batch // once, splits["zero"] == 1
     may_overlap = whole & (splits["ep"] > 1) & (room.overlap != NO_OVERLAP)
-    for chunks in CHUNKS:
+    for chunks in sorted({*CHUNKS, room.chunks} - {1}):
         possible = (stages > 1) & (stages * chunks <= room.layers) & (micro_batches % stages == 0)
         chunked += [
             splits.only(possible).set(virtual_pipeline=chunks),
