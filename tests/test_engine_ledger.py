@@ -113,3 +113,14 @@ def test_memory_is_never_negative_its_peak_is_its_highest_level_and_all_is_freed
         assert ledger.peak_bytes[behaviour] == max(levels)
         assert sum(ledger.breakdown(behaviour).values()) == max(levels)
         assert ledger.left_bytes[behaviour] == 0
+
+
+def test_what_is_put_off_is_taken_with_a_later_task() -> None:
+    program = [task(Allocation("x", "a", 10.0), frees=("x",)), task(Allocation("y", "a", 4.0), frees=("y",))]
+    resident = [Allocation("p", "parameters", 100.0), Allocation("m", "optimizer", 50.0)]
+    ledger = account(program, resident, 1)["hbm"]
+    # 100, 150, 160, 150, 154, 150; with the optimizer's 50 behind y: 100, 110, 100, 104, 154, 150.
+    first = ledger.put_off(slice(1, 2), 5, 1)
+    assert (ledger.peak_bytes.tolist(), ledger.peak_task(0)) == ([160.0], 0)
+    assert (first.peak_bytes.tolist(), first.peak_task(0)) == ([154.0], 1)
+    assert first.left_bytes.tolist() == [50.0]
