@@ -188,10 +188,10 @@ def _draw_phases(axes: Axes, scene: _Scene) -> None:
     words = [phase if number < 0 else f"{phase} {number}" for phase, number, _, _ in runs]
     if any(len(word) > room for (_, number, _, _), word, room in zip(runs, words, letters, strict=True) if number >= 0):
         words = [phase if number < 0 else f"{phase[0].upper()}{number}" for phase, number, _, _ in runs]
-    for (phase, _, start_ns, end_ns), word, room in zip(runs, words, letters, strict=True):
-        x, width = start_ns / 1e9, (end_ns - start_ns) / 1e9
-        colour = "#E3E6E8" if phase == "forward" else "#CDD2D6"
-        axes.broken_barh([(x, width)], (_STRIP_Y * scene.line, scene.line), facecolor=colour, edgecolor="white", lw=0.8)
+    spans = [(start_ns / 1e9, (end_ns - start_ns) / 1e9) for _, _, start_ns, end_ns in runs]
+    colours = ["#E3E6E8" if phase == "forward" else "#CDD2D6" for phase, _, _, _ in runs]
+    axes.broken_barh(spans, (_STRIP_Y * scene.line, scene.line), facecolor=colours, edgecolor="white", lw=0.8)
+    for (x, width), word, room in zip(spans, words, letters, strict=True):
         if len(word) <= room:
             axes.text(
                 x + width / 2, (_STRIP_Y + 0.5) * scene.line, word, ha="center", va="center", fontsize=7.5, color=INK
