@@ -115,6 +115,21 @@ def test_replicas_reduce_their_shards_after_the_scatter(small: Small) -> None:
     assert sent([scatter]) == 4 * LAYER * 7 / 8
 
 
+def test_sums_between_replicas_are_waited_for_at_the_end_of_a_backward_pass_alone(small: Small) -> None:
+    narrow = "training.optimizer={master_weights: false, state_dtype: bf16}"
+    program = lower(small("dense", "parallel.dp_replicate=2", "parallel.dp_shard=8", narrow))
+    names = [task.name for task in program.tasks]
+    sums = [number for number, name in enumerate(names) if name.startswith("all-reduce")]
+    assert {program.tasks[number].stream for number in sums} == {"fsdp_all_reduce"}
+    scattered = names.index("reduce-scatter layer 2")
+    assert program.tasks[names.index("copy-in layer 1")].deps == (scattered,)
+    update = next(task for task in program.tasks if task.phase == "optimizer")
+    assert set(update.deps) == {*sums, names.index("reduce-scatter root")}
+    # Shards in fp32 of four layers and the root stay beside the input of the last reduction.
+    held = levels(program, "reduce buffers")
+    assert held[sums[-1]] == 4 * (4 * LAYER + ROOT) / 8 + 4 * ROOT
+
+
 def test_experts_are_gathered_by_the_ranks_that_hold_the_same_ones(small: Small) -> None:
     program = lower(small("mixture", "parallel.ep=8"))
     gather = named(program, "all-gather layer 1 experts")[0]

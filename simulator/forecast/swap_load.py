@@ -21,14 +21,14 @@ import numpy as np
 from simulator.engine.task import Task
 from simulator.program.activation_offload import SAVED
 from simulator.program.emitter import COMPUTE
-from simulator.program.fsdp import GATHER, REDUCE
+from simulator.program.fsdp import ALL_REDUCE, GATHER, REDUCE
 from simulator.program.host_memory import COPY_IN, COPY_OUT, CORES, HOST_TIER
 from simulator.program.swap import Swap
 from simulator.program.weaving import EXCHANGES
 
 _PASSES = {"forward": (("forward",), "leave"), "backward": (("recompute", "backward"), "come back")}
 """By name, the phases of a pass, and what tensors do in it."""
-_BESIDE = frozenset({GATHER, REDUCE, COPY_IN, COPY_OUT, CORES})
+_BESIDE = frozenset({GATHER, REDUCE, ALL_REDUCE, COPY_IN, COPY_OUT, CORES})
 """Streams that compute does not wait for in each layer."""
 _LINKS = {"host link": "both ways of the card's link", "host memory": "the node's memory"}
 

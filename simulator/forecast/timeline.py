@@ -34,7 +34,7 @@ class Timeline:
     ranks: tuple[TellingRank, ...]
     name: tuple[str, ...]
     stream: tuple[str, ...]
-    """compute, all_to_all, fsdp_gather, fsdp_reduce, host, ..."""
+    """compute, all_to_all, fsdp_gather, fsdp_reduce, fsdp_all_reduce, host, ..."""
     kind: tuple[str, ...]
     """What the time is spent on, for colours: gemm, grouped_gemm, attention, kda, elementwise, all_to_all, all_gather,
     reduce_scatter, all_reduce, optimizer, loss, ..."""

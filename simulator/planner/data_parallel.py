@@ -32,13 +32,13 @@ class Sharding:
     """Copies on the compute stream."""
     backward_s: Values
     stream_s: Values
-    """The busier one of the streams of gathers and of reductions."""
+    """The busiest one of the streams of gathers, of reductions and of sums between replicas."""
     busy_s: Values
     """Ports of each level, [splits, levels, stages]."""
     tail_s: Values
     """Behind the last micro-batch of the step."""
     reduced_s: Values
-    """Reductions, all of which are through before the next forward pass."""
+    """Reductions or sums, all of which are through before the next forward pass, whichever take longer."""
 
     def __getitem__(self, which: Column) -> Sharding:
         """The rows that *which* names."""
@@ -92,7 +92,7 @@ class DataParallel:
         backward = np.zeros_like(forward)
         # A second gather from parts that were kept nearby may cost next to nothing.
         twice = 2 if self._job.reshard_after_forward and self._job.mesh.post_forward == 1 else 1
-        gathers, reductions = np.zeros_like(forward), np.zeros_like(forward)
+        gathers, reductions, sums = (np.zeros_like(forward) for _ in range(3))
         busy = np.zeros((len(self._job.cluster.levels), *forward.shape))
         for g in groups:
             backward += (twice - 1) * 2 * width * g.layers * g.sharded * self._copy_s * fully
@@ -101,9 +101,11 @@ class DataParallel:
             reduced = self._job.reduce_bytes * g.trained * fully
             shared = np.where(g.sharded, reduced, COMPUTE_BYTES * g.trained * fully) / g.ranks[:, None]
             gathers += gathered * g.slowest("all_gather")
-            reductions += reduced * g.slowest("reduce_scatter") + shared * g.slowest("all_reduce")
+            reductions += reduced * g.slowest("reduce_scatter")
+            sums += shared * g.slowest("all_reduce")
             busy += gathered * g.busy["all_gather"] + reduced * g.busy["reduce_scatter"]
             busy += shared * g.busy["all_reduce"]
+        reductions = np.maximum(reductions, sums)
         waits = fully & (not self._job.megatron_fsdp)
         return Sharding(
             forward, backward, np.maximum(gathers, reductions), busy.transpose(1, 0, 2), self._tail(groups, whole),

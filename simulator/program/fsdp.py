@@ -13,6 +13,9 @@ Routed experts that are spread over ranks have a mesh of their own in the `fully
 shards them since March 2026: two gathers and two reductions, one behind the other. Experts' gradients are the first to
 be reduced, and those of the rest of the layer do not wait for that (pytorch/pytorch#177319).
 
+Sums between replicas have a stream of their own, for which nothing waits before the end of a backward pass; what they
+read stays until then.
+
 Weights that are gathered in fp8 are cast shard by shard, with scales that one pass over all shards and one all-reduce
 find behind the update (torchao, `precompute_float8_dynamic_scale_for_fsdp`).
 """
@@ -35,6 +38,7 @@ from simulator.program.unit import Unit
 
 GATHER = "fsdp_gather"
 REDUCE = "fsdp_reduce"
+ALL_REDUCE = "fsdp_all_reduce"
 COMPUTE_BYTES = 2
 """Bytes of an element that is computed with in bf16, as all gradients are and all parameters outside fp8 matmuls."""
 TENSORS_PER_KERNEL = 100
@@ -75,8 +79,8 @@ class Fsdp:
         self._spent: list[str] = []
         self._made: dict[str, list[str]] = {}
         self._kept: list[str] = []
-        self._in_place: list[int] = []
         self._reduces: list[tuple[int, str]] = []
+        self._sums: list[tuple[int, str]] = []
         self._last_copy_out: tuple[int, ...] = ()
 
     def gather(self, unit: Unit) -> None:
@@ -155,8 +159,12 @@ class Fsdp:
         self._spent = []
 
     def finish_backward(self) -> None:
-        """Wait for the last reduction, and the host for the gradients on their way to it."""
+        """Wait for the last reductions and all sums, and the host for the gradients on their way to it."""
         self._finish_reductions()
+        for position, key in self._sums:
+            self._emitter.await_(position)
+            self._emitter.release_held([key])
+        self._sums = []
         if self._host is not None:
             self._host.settle()
 
@@ -195,9 +203,7 @@ class Fsdp:
         for position, key in self._reduces:
             self._emitter.await_(position)
             self._emitter.release(key)
-        for position in self._in_place:
-            self._emitter.await_(position)
-        self._reduces, self._in_place = [], []
+        self._reduces = []
 
     def _reduce_group(self, group: ShardGroup) -> None:
         emitter = self._emitter
@@ -211,25 +217,33 @@ class Fsdp:
         held = [name for name in gradients if group.ranks > 1 and name.endswith(LAST_REGISTERED)]
         emitter.release(*(name for name in gradients if name not in held))
         position = copy_in if group.ranks > 1 else self._pass_on(group, size)
-        result = self._result(group)
-        steps: tuple[tuple[Operation, str, float], ...] = (
-            ("reduce_scatter", group.axis, size),
-            ("all_reduce", "dp_replicate", float(group.trained_shard * self._reduce_bytes)),
-        )
-        for operation, axis, moved in steps:
-            transfer = self._ring(operation, axis, moved)
-            if transfer is not None:
-                name = f"{operation.replace('_', '-')} {group.name}"
-                position = emitter.transfer(name, REDUCE, operation, transfer, deps=(position,), allocates=result)
-                result = []
-        emitter.take(*result)
+        result, transfer = self._result(group), self._ring("reduce_scatter", group.axis, size)
+        if transfer is not None:
+            name = f"reduce-scatter {group.name}"
+            position = emitter.transfer(name, REDUCE, transfer.kind, transfer, deps=(position,), allocates=result)
+        else:
+            emitter.take(*result)
         emitter.release(*held)
-        if self._host is not None:
-            on_host = self._host.take_gradient(group, position)
-            self._kept += [on_host] if on_host else []
-        if emitter.holds(f"reduced.{group.name}"):
-            emitter.release(f"reduced.{group.name}")
         self._reduces.append((position, key))
+        summed = self._sum_over_replicas(group, group.trained_shard * self._reduce_bytes, position)
+        if self._host is not None:
+            on_host = self._host.take_gradient(group, position if summed is None else summed)
+            self._kept += [on_host] if on_host else []
+        if summed is None:
+            emitter.release_held([f"reduced.{group.name}"])
+
+    def _sum_over_replicas(self, group: ShardGroup, size: int, after: int) -> int | None:
+        """All-reduce *size* bytes of *group*'s gradients behind the task at *after*.
+
+        Returns the position of that; None where there are no replicas.
+        """
+        transfer = self._ring("all_reduce", "dp_replicate", float(size))
+        if transfer is None:
+            return None
+        name = f"all-reduce {group.name}"
+        position = self._emitter.transfer(name, ALL_REDUCE, transfer.kind, transfer, deps=(after,))
+        self._sums.append((position, f"reduced.{group.name}"))
+        return position
 
     def _pass_on(self, group: ShardGroup, size: float) -> int:
         """Copy what one rank has to itself from the reduction's input to its result; experts' is divided before.
@@ -253,11 +267,7 @@ class Fsdp:
     def _reduce_in_place(self, group: ShardGroup) -> None:
         """All-reduce between replicas of gradients that were never sharded."""
         self._kept += self._made.pop(group.name, [])
-        transfer = self._ring("all_reduce", "dp_replicate", float(group.trained_elements * COMPUTE_BYTES))
-        if transfer is not None:
-            deps = (self._emitter.last,)
-            position = self._emitter.transfer(f"all-reduce {group.name}", REDUCE, "all_reduce", transfer, deps=deps)
-            self._in_place.append(position)
+        self._sum_over_replicas(group, group.trained_elements * COMPUTE_BYTES, self._emitter.last)
 
     def _result(self, group: ShardGroup) -> list[Allocation]:
         """What a reduction leaves: the gradient that lives to the end of the step, beside a temporary where it adds up.

@@ -100,6 +100,7 @@ STREAMS = {
     "pp_receive_backward": "pipeline: receive backward",
     "fsdp_gather": "FSDP gather",
     "fsdp_reduce": "FSDP reduce",
+    "fsdp_all_reduce": "FSDP all-reduce",
     "copy_in": "copy in",
     "copy_out": "copy out",
     "cores": "host's cores",
