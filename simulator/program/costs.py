@@ -97,6 +97,11 @@ class Costs:
         return round(self._accelerator.launch_s(self._execution) * 1e9)
 
     @property
+    def framework_launch_ns(self) -> int:
+        """The same where a framework's Python makes it, however the model runs."""
+        return round(self._accelerator.launch_s("eager") * 1e9)
+
+    @property
     def looped_launch_ns(self) -> int:
         """Host time of one launch of those that a library makes in a loop."""
         return round(self._accelerator.sheet.kernel_launch.value * 1e9)

@@ -28,6 +28,7 @@ from simulator.engine.task import Allocation
 from simulator.hardware.collective import Operation
 from simulator.model.operator import Kernel
 from simulator.parallel.sharding import ShardGroup
+from simulator.program import fsdp_hooks
 from simulator.program.costs import Costs, Priced
 from simulator.program.emitter import Emitter, allocation, tensors
 from simulator.program.host_shards import HostShards
@@ -140,7 +141,10 @@ class Fsdp:
             )
             for g in groups
         ]
-        position = self._emitter.compute(f"copy-out {unit.name}", "split_copy", copy, allocates=parameters)
+        hooks_ns = self._hooks_ns(fsdp_hooks.gathered(groups, forward=self._emitter.phase == "forward"))
+        position = self._emitter.compute(
+            f"copy-out {unit.name}", "split_copy", copy, allocates=parameters, host_ns=hooks_ns
+        )
         self._emitter.release(*done)
         self._post_forward.drop(groups)
         self._last_copy_out = (position,)
@@ -212,7 +216,8 @@ class Fsdp:
         key = f"reduce.{group.name}"
         copy = self._costs.price(Kernel("chunk_cat", 0.0, self._copy_in_bytes(group) + size))
         buffer = allocation(key, "reduce buffers", size)
-        copy_in = emitter.compute(f"copy-in {group.name}", "chunk_cat", copy, allocates=[buffer])
+        hooks_ns = self._hooks_ns(fsdp_hooks.reduced(group))
+        copy_in = emitter.compute(f"copy-in {group.name}", "chunk_cat", copy, allocates=[buffer], host_ns=hooks_ns)
         gradients = self._made.pop(group.name, [])
         held = [name for name in gradients if group.ranks > 1 and name.endswith(LAST_REGISTERED)]
         emitter.release(*(name for name in gradients if name not in held))
@@ -346,6 +351,10 @@ class Fsdp:
         """What the shards of trained parameters take in the format of the gather, where that is not their own."""
         recast = () if self._post_forward.holds(group) else group.recast(self._stored_bytes)
         return float(sum(share.shard * share.width for share in recast))
+
+    def _hooks_ns(self, launches: float) -> int:
+        """Host time of hooks that take as long as so many *launches*."""
+        return round(launches * self._costs.framework_launch_ns)
 
     def _is_copied(self, group: ShardGroup) -> bool:
         """Whether the parameters are not simply resident as they are computed with."""
