@@ -223,3 +223,18 @@ def test_further_micro_batches_take_no_more_than_a_temporary_of_the_reduction(sm
     assert peak(3) == peak(2)
     # Gradients of all layers, in fp32 over 16 ranks, are there from the second on, and a reduced shard to add to them.
     assert 0 <= peak(2) - peak(1) <= 4 * (4 * LAYER + ROOT) / 16 + 4 * LAYER / 16
+
+
+def test_hooks_of_a_unit_take_the_host_as_long_as_so_many_launches(small: Small) -> None:
+    # 31 us a launch of a framework: 90 and 1.6 for each of a layer's 9 parameters forward, 61 and 1.7 backward, and 31
+    # and 1.7 for its reduction, however the model runs.
+    program = lower(small("dense", "training.execution=compiled"))
+    opened = {(task.phase, task.host_ns) for task in named(program, "copy-out layer")}
+    assert opened == {("forward", round((90 + 1.6 * 9) * 31_000)), ("backward", round((61 + 1.7 * 9) * 31_000))}
+    assert {task.host_ns for task in named(program, "copy-in layer")} == {round((31 + 1.7 * 9) * 31_000)}
+
+
+def test_hooks_of_frozen_layers_reduce_adapters_alone(small: Small) -> None:
+    # Two factors for each of four matrices of attention.
+    reduced = named(lower(small("dense", LORA)), "copy-in layer")
+    assert {task.host_ns for task in reduced} == {round((31 + 1.7 * 8) * 31_000)}
