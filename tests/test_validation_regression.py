@@ -49,7 +49,7 @@ HELD = {
     ("offload", ALLOCATED): (1, 0.000, 0.000),
     ("offload", BETWEEN_STEPS): (5, 0.003, 0.004),
     ("offload", RESERVED): (7, 0.044, 0.169),
-    ("offload", THROUGHPUT): (7, 0.030, 0.208),
+    ("offload", THROUGHPUT): (7, 0.030, 0.224),
     ("llm-foundry", THROUGHPUT): (10, 0.042, 0.266),
     ("llm-foundry-multi-node", THROUGHPUT): (9, 0.032, 0.082),
     ("megatron", STEP): (9, 0.371, 0.488),
