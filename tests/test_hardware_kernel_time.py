@@ -39,6 +39,15 @@ def test_the_slower_roof_plus_the_start():
     assert kernel_time(part, "gemm", 1, 4.8e9).seconds == pytest.approx(1.25e-3 + 2e-6)
 
 
+def test_a_kernel_that_the_clock_bounds_is_slower_within_a_step_than_alone():
+    limit = {"sustained": {"value": 0.8, "source": "made up", "grade": "measured"}}
+    part = with_curve(compute=[], serial={"tokens": 10, "step": "1 ms"}, **limit)
+    # 4.8 GB at 0.8 of 4.8 TB/s take 1.25 ms, two steps of 10 tokens 2 ms: at 0.8 of the clock 1.5625 and 2.5 ms.
+    assert kernel_time(part, "gemm", 0, 4.8e9).seconds == pytest.approx(1.5625e-3 + 2e-6)
+    assert kernel_time(part, "gemm", 0, 4.8e9, (20,)).seconds == pytest.approx(2.5e-3 + 2e-6)
+    assert kernel_time(part, "gemm", 0, 4.8e9, (20,), alone=True).seconds == pytest.approx(2e-3 + 2e-6)
+
+
 def test_ranks_are_priced_together():
     times = kernel_time(with_curve(), "gemm", np.array([0.0, 989e9, 1.0]), np.array([0.0, 1.0, 4.8e9]))
     assert times.seconds == pytest.approx([0.0, 2.002e-3, 1.252e-3])

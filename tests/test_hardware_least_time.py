@@ -38,10 +38,13 @@ def test_work_runs_at_the_best_share_of_any_size_and_starts_at_once():
 def test_within_a_step_the_part_is_at_its_power_limit():
     part = with_curve(sustained={"value": 0.8, "source": "made up", "grade": "measured"})
     assert least_time_s(part, "gemm", 989e9, 1) == pytest.approx(2e-3 / 0.8)
+    assert least_time_s(part, "gemm", 1, 4.8e9) == pytest.approx(1.25e-3)
+    clocked = with_curve(compute=[], sustained={"value": 0.8, "source": "made up", "grade": "measured"})
+    assert least_time_s(clocked, "gemm", 1, 4.8e9) == pytest.approx(1.25e-3 / 0.8)
 
 
 @given(
-    kind=st.sampled_from(["gemm", "attention", "norm", "elementwise", "amax_compiled", "loss"]),
+    kind=st.sampled_from(["gemm", "attention", "norm", "elementwise", "amax_compiled", "loss", "kda_local", "situ"]),
     tokens=st.integers(1, 65536),
     width=st.sampled_from([64, 128, 2048, 7168]),
     parts=st.integers(1, 64),

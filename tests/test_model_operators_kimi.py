@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 from model_operators import PRODUCTS, forward_flops, model, named, one, saved_bytes, top_k
 
-from simulator.model.architecture import KimiDeltaAttention, LatentAttention
-from simulator.model.operator import Operator, Workload
+from simulator.model.architecture import DenseFeedForward, KimiDeltaAttention, LatentAttention
+from simulator.model.operator import Execution, Operator, Workload
 from simulator.model.operators import delta_rule
 from simulator.model.operators.layers import component_operators, layer_operators, loss_operators
 
@@ -54,6 +54,26 @@ def test_what_dense_latent_attention_keeps_of_one_token() -> None:
     assert kept["value"] == 96 * 256 * 2
     assert kept["attention_output"] == kept["gate_projection"] == 96 * 128 * 2
     assert kept["attention_statistics"] == 96 * 4
+
+
+@pytest.mark.parametrize(("execution", "sums"), [("eager", 5), ("compiled", 0), ("fused", 5)])
+def test_gradients_of_an_input_with_six_readers_are_added_but_where_a_compiler_joins_kernels(
+    execution: Execution, sums: int
+) -> None:
+    # q, k, v, decay, beta and gate read the mixer's input; a sum reads two gradients of 8,192 x 7,168 and writes one.
+    operators = component_operators(DELTA, 7168, Workload((TOKENS,), execution))
+    readers = [o for o in operators if o.reads == "mixer_input"]
+    assert len(readers) == 6
+    added = [kernel for o in readers for kernel in o.backward[1:]]
+    assert [kernel.bytes for kernel in added] == [3 * TOKENS * 7168 * 2] * sums
+
+
+def test_situ_is_bound_by_its_special_functions_and_swiglu_by_memory() -> None:
+    part = DenseFeedForward(33_792, "situ", gated=True)
+    for function, kind in (("situ", "situ"), ("silu", "elementwise")):
+        unit = one(component_operators(replace(part, activation=function), 7168, WORKLOAD), "activation")
+        assert [(k.kind, k.bytes) for k in unit.forward] == [(kind, TOKENS * 3 * 33_792 * 2)]
+        assert [(k.kind, k.bytes) for k in unit.backward] == [(kind, TOKENS * 5 * 33_792 * 2)]
 
 
 def test_projections_of_kimi_delta_attention_cost_887_mflop_a_token() -> None:

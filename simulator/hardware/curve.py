@@ -133,12 +133,18 @@ class Curve(Record):
     """indexer_choice only: what choosing keys takes, added to the roofline."""
     sustained: Figure[Share] | None = None
     """Share of its own rate that arithmetic, with a choice among its results, keeps within a training step, where the
-    part works at its power limit."""
+    part works at its power limit. Without `compute`: that a kernel keeps which waits for its own steps rather than for
+    memory, so that the clock bounds it, whatever it is priced by."""
     compute: tuple[ComputeSeries, ...] = ()
     """Share of the arithmetic peak. Empty: arithmetic of this kind hides under its traffic and is not priced."""
     memory: Annotated[tuple[Series, ...], Field(min_length=1)]
     """Share of the memory rate, over the bytes that the operator counts."""
     notes: str = ""
+
+    @property
+    def clocked(self) -> float:
+        """What `sustained` takes from kernels that are priced by their traffic or steps alone."""
+        return 1.0 if self.sustained is None or self.compute else self.sustained.value
 
 
 S = TypeVar("S", bound=Series)

@@ -112,6 +112,8 @@ def kernel_time(
         binding = compute if compute_s.sum() > memory_s.sum() else memory
     if curve.serial is not None and ask.shape:
         slower_s = np.maximum(slower_s, np.ceil(ask.shape[-1] / curve.serial.tokens) * curve.serial.step)
+    if not alone:
+        slower_s = slower_s / curve.clocked
     seconds = np.where((flops_ > 0) | (bytes_ > 0), slower_s + curve.overhead, 0.0)
     return KernelTime(seconds, *_trust(ask, curve, binding), curve.source)
 

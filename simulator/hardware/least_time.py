@@ -41,7 +41,7 @@ def least_time_s(
         )
         return max(share for one in either for _, share in one.points)
 
-    memory_s = bytes / (accelerator.hbm_bandwidth_bytes_per_s * best(curve.memory))
+    memory_s = bytes / (accelerator.hbm_bandwidth_bytes_per_s * best(curve.memory) * curve.clocked)
     if not curve.compute or not flops:
         return memory_s
     rate = accelerator.peak_flops_per_s(dtype) * best(curve.compute)

@@ -49,11 +49,12 @@ class Kernel:
     kda_prepare, kda_scan, kda_local; indexer, indexer_choice (with the choice of keys), sparse_attention, flash_mla (a
     published forward pass of it); as inference engines run them decode_attention, decode_latent (absorbed), state_step,
     served_gemm, served_experts, served_norm, expert_choice; vector_products (a product of two vectors each, batched);
-    elementwise (contiguous), broadcast (strided or broadcast operands), cast_up, cast_down, copy, transpose, cat, fill,
-    masked_fill, reduction, norm, softmax, loss; gather, scatter, scatter_put, topk, sort, bitonic_sort; around fp8
-    products amax, amax_compiled (the largest absolute value), quantize, quantize_rows, quantize_columns,
-    quantize_blocks, quantize_transposed (casts from bf16) and rescale (scales worked out anew for every element);
-    part_copy (a compiled copy from or to the parts of tp ranks). FLOPs of the last two, `OVERHEADS`, are no model's."""
+    elementwise (contiguous), situ (an activation that its special functions bound), broadcast (strided or broadcast
+    operands), cast_up, cast_down, copy, transpose, cat, fill, masked_fill, reduction, norm, softmax, loss; gather,
+    scatter, scatter_put, topk, sort, bitonic_sort; around fp8 products amax, amax_compiled (the largest absolute
+    value), quantize, quantize_rows, quantize_columns, quantize_blocks, quantize_transposed (casts from bf16) and
+    rescale (scales worked out anew for every element); part_copy (a compiled copy from or to the parts of tp ranks).
+    FLOPs of the last two, `OVERHEADS`, are no model's."""
     flops: float
     bytes: float
     shape: tuple[int, ...] = ()

@@ -331,17 +331,17 @@ class Fsdp:
         shards = [group for group in groups if not self._post_forward.holds(group)]
         owned = sum(group.gathered_bytes / group.ranks for group in shards)
         owned += sum(self._post_forward.part_bytes(group) for group in parts)
-        copy = self._costs.price(Kernel("split_copy", 0.0, 2.0 * owned, launches=len(groups)))
+        copy = self._costs.price(Kernel("list_copy", 0.0, 2.0 * owned, launches=len(groups)))
         if casts := self._casts(shards):
             copy += casts
-        position = self._emitter.compute(f"gather copy-in {unit.name}", "split_copy", copy)
+        position = self._emitter.compute(f"gather copy-in {unit.name}", "list_copy", copy)
         return (position, *self._last_copy_out) if ahead or not self._last_copy_out else self._last_copy_out
 
     def _casts(self, groups: Iterable[ShardGroup]) -> Priced | None:
         """Casts of the shards of *groups* to the format that they are gathered in, where it is not their own."""
         recast = [share for group in groups for share in group.recast(self._stored_bytes)]
         traffic = sum((self._stored_bytes + share.width) * share.shard for share in recast)
-        return self._costs.price(Kernel("cast_down", 0.0, float(traffic))) if recast else None
+        return self._costs.price(Kernel("list_copy", 0.0, float(traffic), dtype="fp32")) if recast else None
 
     def _copied(self, unit: Unit) -> tuple[ShardGroup, ...]:
         """Groups of *unit* that are gathered or cast before use."""

@@ -29,6 +29,7 @@ class Group:
 
 MEMORY_BOUND = (
     "elementwise",
+    "situ",
     "broadcast",
     "cast_up",
     "cast_down",
@@ -45,6 +46,7 @@ MEMORY_BOUND = (
     "scatter",
     "scatter_put",
     "copy",
+    "list_copy",
     "split_copy",
     "part_copy",
     "rescale",

@@ -12,6 +12,8 @@ from simulator.model.operators.lane import FP32_BYTES, Lane, Step, chain, pointw
 
 _FLOPS_PER_ELEMENT = {"silu": 5, "gelu": 8, "situ": 12, "relu2": 2, "swigluoai": 8}
 _FP32_ACTIVATIONS = ("situ",)
+_KIND = {"situ": "situ"}
+"""Of the kernels of functions that memory does not bound."""
 
 
 def activation(
@@ -31,14 +33,14 @@ def activation(
 
 
 def _fused(lane: Lane, name: str, source: str, width: int, function: str, *, gated: bool) -> Operator:
-    flops = _FLOPS_PER_ELEMENT.get(function, 5) * lane.count * width
+    flops, kind = _FLOPS_PER_ELEMENT.get(function, 5) * lane.count * width, _KIND.get(function, "elementwise")
     inputs, one = lane.tensor_bytes(2 * width if gated else width), lane.tensor_bytes(width)
-    backward: tuple[Kernel, ...] = (pointwise(2 * inputs + one, 2 * flops),)
+    backward: tuple[Kernel, ...] = (pointwise(2 * inputs + one, 2 * flops, kind=kind),)
     if lane.megatron and gated:
-        backward = _compiled_halves(lane, inputs, one, flops)
+        backward = _compiled_halves(lane, inputs, one, flops, kind)
     return Operator(
         name,
-        forward=(pointwise(inputs + one, flops),),
+        forward=(pointwise(inputs + one, flops, kind=kind),),
         backward=backward,
         saved=(Saved(source, inputs),),
         output_bytes=one,
@@ -46,11 +48,11 @@ def _fused(lane: Lane, name: str, source: str, width: int, function: str, *, gat
     )
 
 
-def _compiled_halves(lane: Lane, inputs: float, one: float, flops: float) -> tuple[Kernel, ...]:
+def _compiled_halves(lane: Lane, inputs: float, one: float, flops: float, kind: str) -> tuple[Kernel, ...]:
     """The gradient as Megatron-LM compiles it: the halves of the joined result are far apart, so that what both need,
     the result's gradient and gate, is read twice. The weights of routed rows get theirs from a second kernel.
     """
-    halves = pointwise(2 * inputs + 3 * one, 2 * flops)
+    halves = pointwise(2 * inputs + 3 * one, 2 * flops, kind=kind)
     weights = (pointwise(inputs + one, flops, kind="reduction"),) if lane.rows == "routed" else ()
     return halves, *weights
 

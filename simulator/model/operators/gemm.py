@@ -34,14 +34,14 @@ def linear(
     """A linear layer over the tensor named *source*.
 
     Several *weights* stand for one product over their joined columns, *width_out* in all. *shares_input*: an earlier
-    operator reads the same tensor, so the input's gradients are added; eager frameworks launch a kernel for it.
+    operator reads the same tensor, so autograd adds the input's gradients in a kernel that only a compiler fuses.
     *backward* False: no gradient flows (its output is only compared, as an indexer's is). *makes*: the saved tensor
     that its result is, or is a part of.
     """
     m = lane.count
     kept = Saved(source, lane.kept_bytes(width_in), "weight_gradient", weights)
     grad_input: tuple[Kernel, ...] = (product(lane, m, width_in, width_out),)
-    if shares_input and lane.eager:
+    if shares_input and lane.execution != "compiled":
         grad_input += (pointwise(3 * lane.tensor_bytes(width_in), m * width_in),)
     grad_weight: tuple[Kernel, ...] = (product(lane, width_out, width_in, m),)
     if bias:

@@ -250,7 +250,10 @@ def _per_chunk(lane: Lane, rows: int, n: int, k: int) -> tuple[Kernel, ...]:
 
 
 def _cut(architecture: Architecture, workload: Workload) -> tuple[Operator, ...]:
-    """Cut cross-entropy: tiles of logits that never reach memory; both gradients compute them again."""
+    """Cut cross-entropy: tiles of logits that never reach memory; both gradients compute them again.
+
+    All of them: how many tiles a filter of small gradients leaves out depends on the logits.
+    """
     lane, hidden, vocabulary = token_lane(workload), architecture.hidden, _held_vocabulary(architecture, workload)
     weights = _weight(architecture)
     tile = product(lane, lane.count, vocabulary, hidden)
