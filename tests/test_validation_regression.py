@@ -37,7 +37,7 @@ HELD = {
     ("h200-swap", ALLOCATED): (11, 0.002, 0.033),
     ("h200-swap", RESERVED): (11, 0.013, 0.087),
     ("h200-swap", FIRST): (11, 0.000, 0.044),
-    ("h200-parallel", STEP): (12, 0.060, 0.111),
+    ("h200-parallel", STEP): (12, 0.056, 0.086),
     ("h200-parallel", ALLOCATED): (12, 0.001, 0.021),
     ("h200-parallel", RESERVED): (12, 0.009, 0.025),
     ("h200-parallel", FIRST): (12, 0.001, 0.021),
