@@ -45,9 +45,10 @@ COMPUTE_BYTES = 2
 TENSORS_PER_KERNEL = 100
 """Tensors that one multi-tensor kernel takes, about: its argument space holds so many addresses."""
 SCALE_BYTES = 4
-LAST_REGISTERED = ("lm_head.weight", "mlp.experts.down_proj")
+LAST_REGISTERED = ("lm_head.weight", "mlp.experts.down_proj", "mlp.experts.down_proj_bias")
 """Weights that the root and experts register last, whose gradient is there until the reduction has its result: a loop
-of PyTorch's (`foreach_reduce`) keeps a name for it. Layers register a norm last."""
+of PyTorch's (`foreach_reduce`) keeps a name for it. Layers register a norm last; of experts with biases, the last one
+is it."""
 REDUCED = {2: "bf16", 4: "fp32"}
 """Name of the format of a reduction by its bytes an element."""
 
@@ -219,7 +220,7 @@ class Fsdp:
         hooks_ns = self._hooks_ns(fsdp_hooks.reduced(group))
         copy_in = emitter.compute(f"copy-in {group.name}", "chunk_cat", copy, allocates=[buffer], host_ns=hooks_ns)
         gradients = self._made.pop(group.name, [])
-        held = [name for name in gradients if group.ranks > 1 and name.endswith(LAST_REGISTERED)]
+        held = [name for name in gradients if group.ranks > 1 and name.endswith(LAST_REGISTERED)][-1:]
         emitter.release(*(name for name in gradients if name not in held))
         position = copy_in if group.ranks > 1 else self._pass_on(group, size)
         result, transfer = self._result(group), self._ring("reduce_scatter", group.axis, size)

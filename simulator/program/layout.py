@@ -175,10 +175,11 @@ def _whole_gradient(job: Job, parameter: Parameter) -> int:
     """How many times as large a gradient is as its weight on the rank.
 
     DTensor makes the gradient of an embedding that tp ranks share whole on each, and takes the rank's rows of it later
-    (allocator trace, torch 2.11); Megatron-LM's layer makes that of its own rows.
+    (allocator trace, torch 2.11); Megatron-LM's layer makes that of its own rows. The gradient of a table that is the
+    head's matrix too begins with the head's rows, and is no larger.
     """
-    whole = parameter.name == embedding.WEIGHT and job.workload.execution != "fused"
-    return job.mesh.tp if whole else 1
+    whole = parameter.name == embedding.WEIGHT and not job.architecture.tied_embeddings
+    return job.mesh.tp if whole and job.workload.execution != "fused" else 1
 
 
 def _end_parameters(job: Job, model: Architecture, stage: int) -> list[Parameter]:

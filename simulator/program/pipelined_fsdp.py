@@ -34,7 +34,7 @@ class PipelinedFsdp(Fsdp):
         self._postponed[unit.name] = unit
         for group in unit.groups:
             if group.trained_elements and self._is_copied(group) and self._reduce_bytes != COMPUTE_BYTES:
-                self._sum(group)
+                self._sum(unit, group)
 
     def before_update(self) -> None:
         """Free the parameters and reduce the gradients of all units, the root's first."""
@@ -47,14 +47,18 @@ class PipelinedFsdp(Fsdp):
     def _copy_in_bytes(self, group: ShardGroup) -> float:
         return float(group.trained_elements * self._reduce_bytes)
 
-    def _sum(self, group: ShardGroup) -> None:
-        """Cast the first gradients of *group*, and add later ones; those in bf16 are then free."""
+    def _sum(self, unit: Unit, group: ShardGroup) -> None:
+        """Cast the first gradients of a *group* of *unit*, and add later ones; those in bf16 are then free.
+
+        They are summed as they are made: DTensor's of an embedding, whole on each tp rank.
+        """
         key = f"summed.{group.name}"
         first = not self._emitter.holds(key)
         width = COMPUTE_BYTES + self._reduce_bytes * (1 if first else 2)
-        traffic = float(group.trained_elements * width)
+        elements = [made for name, made in unit.trained.values() if name == group.name and made]
+        traffic = float(sum(elements) * width)
         kernel = Kernel("cast_up" if first else "elementwise", 0.0, traffic, launches=len(group.trained))
-        sizes = [float(share.elements * self._reduce_bytes) for share in group.trained]
+        sizes = [float(made * self._reduce_bytes) for made in elements]
         self._emitter.compute(
             f"sum {group.name}",
             kernel.kind,

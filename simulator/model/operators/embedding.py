@@ -40,10 +40,12 @@ def embedding(architecture: Architecture, workload: Workload) -> tuple[Operator,
 def _rows(architecture: Architecture, workload: Workload) -> Operator:
     """Tokens of other ranks' shares yield zeroes.
 
-    The gradient of a table that is the head's matrix too is a third tensor beside both (PyTorch's `input_buffer.cpp`).
+    The gradient of a table that is the head's matrix too is a third tensor beside both (PyTorch's `input_buffer.cpp`);
+    DTensor makes that of all ranks' rows, and adds the rank's to those of the head.
     """
     lane = token_lane(workload)
     held = ceil(architecture.vocabulary / workload.tp) * architecture.hidden
+    made = held if workload.execution == "fused" else held * workload.tp
     rows, ids = lane.tensor_bytes(architecture.hidden), lane.count * INT64_BYTES
     return Operator(
         "embedding",
@@ -57,7 +59,7 @@ def _rows(architecture: Architecture, workload: Workload) -> Operator:
         ),
         weights=(WEIGHT,),
         output_bytes=rows,
-        backward_workspace_bytes=lane.element_bytes * held if architecture.tied_embeddings else 0.0,
+        backward_workspace_bytes=lane.element_bytes * made if architecture.tied_embeddings else 0.0,
     )
 
 
