@@ -9,9 +9,9 @@ run of fewer sizes of groups than the shipped points have is refused.
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -34,23 +34,28 @@ JOINT = "\0"
 
 
 def main() -> None:
-    """Merge the set of the one part that PROFILES has collectives of."""
-    found = sorted(Path(sys.argv[1]).glob(f"measured/*/points/{TABLE}"))
+    """Merge the set of the one part that PROFILES has collectives of. All is read before anything is written."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("profiles", type=Path)
+    profiles = parser.parse_args().profiles
+    found = sorted(profiles.glob(f"measured/*/points/{TABLE}"))
     if len(found) != 1:
-        raise SystemExit(f"{sys.argv[1]} has collectives of {len(found)} parts, not of one")
+        parser.error(f"{profiles} has collectives of {len(found)} parts, not of one")
     theirs = found[0].parents[1]
     own, ours = read(found[0]), shipped("hardware_profiles", "measured", theirs.name)
     if own is None:
-        raise SystemExit(f"{found[0]}: no table of calibrate")
-    lacking = missing(own, read(ours / "points" / TABLE))
-    if lacking:
-        raise SystemExit(f"{found[0]} lacks groups of {', '.join(map(str, lacking))}, which the shipped points have")
-    clock_s = float(_yaml().load(theirs / "provenance.yaml")["clock_s"])
+        parser.error(f"{found[0]}: no table of calibrate")
+    if not (ours / "collectives.yaml").is_file():
+        parser.error(f"no collectives of {theirs.name} are shipped that these could go on")
+    if lacking := missing(own, read(ours / "points" / TABLE)):
+        parser.error(f"{found[0]} lacks groups of {', '.join(map(str, lacking))}, which the shipped points have")
+    told = _yaml().load(theirs / "provenance.yaml")
     known = load(ours / "collectives.yaml", Timings)
-    made = timings(own.points, known.part, known.bandwidth, clock_s, None, SOURCE)
+    made = timings(own.points, known.part, known.bandwidth, float(told["clock_s"]), None, SOURCE)
+    table = told["tables"]["collectives"]
     write_runs(ours / "collectives.yaml", prolonged(known, made, SOURCE))
     shutil.copyfile(found[0], ours / "points" / TABLE)
-    write_provenance(ours / "provenance.yaml", _yaml().load(theirs / "provenance.yaml")["tables"]["collectives"])
+    write_provenance(ours / "provenance.yaml", table)
 
 
 def missing(own: Stored, old: Stored | None) -> list[int]:
