@@ -60,7 +60,8 @@ class LayerSteps:
     def code(self, emitter: Emitter, offload: ActivationOffload | None) -> LayerCode:
         """The layer's code for one program."""
         sent = sent_by(offload, self.steps, self.away)
-        return LayerCode(emitter, self.steps, self.reruns, keeps_input=self.keeps_input, sent=sent)
+        region_ns = emitter.framework.region_ns
+        return LayerCode(emitter, self.steps, self.reruns, keeps_input=self.keeps_input, sent=sent, region_ns=region_ns)
 
 
 class TokenSteps:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from simulator.engine.task import Allocation, Quantity, Task
 from simulator.program.costs import Priced
+from simulator.program.framework_host import FrameworkHost
 from simulator.program.network import Transfer
 
 COMPUTE = "compute"
@@ -19,7 +20,8 @@ class Emitter:
     """Tasks so far, and what the next ones belong to.
 
     Kernels are priced for a sound accelerator; *pace* is the share of that at which each behaviour's runs them.
-    *captured*: all passes are one CUDA graph, which the host launches and waits for no part of.
+    *captured*: all passes are one CUDA graph, which the host launches and waits for no part of. *framework*: what its
+    Python takes between launches.
     """
 
     def __init__(
@@ -29,7 +31,9 @@ class Emitter:
         pace: npt.NDArray[np.float64] | None = None,
         *,
         captured: bool = False,
+        framework: FrameworkHost | None = None,
     ) -> None:
+        self.framework = framework or FrameworkHost()
         self.tasks: list[Task] = []
         self.phase = "forward"
         self.layer = -1
@@ -39,6 +43,7 @@ class Emitter:
         self._pace = pace
         self._captured = captured
         self._launched = False
+        self._python_ns = 0
         self._awaited: tuple[int, ...] = ()
         self._held: dict[str, None] = {}
 
@@ -106,6 +111,10 @@ class Emitter:
             algorithms=transfer.algorithms,
         )
         return self._write(task, allocates)
+
+    def python(self, ns: int) -> None:
+        """Have the host be busy for *ns* before it issues the next task, unless that is part of a graph."""
+        self._python_ns += 0 if self._in_graph else ns
 
     def take(self, *allocations: Allocation) -> None:
         """Allocate with the task written last."""
@@ -177,6 +186,7 @@ class Emitter:
 
     def _write(self, task: Task, allocates: Iterable[Allocation]) -> int:
         task.phase, task.layer, task.micro_batch = self.phase, self.layer, self.micro_batch
+        task.host_ns, self._python_ns = task.host_ns + self._python_ns, 0
         self.tasks.append(task)
         self._allocate(task, allocates)
         return len(self.tasks) - 1

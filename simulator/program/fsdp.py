@@ -93,8 +93,8 @@ class Fsdp:
 
     def _gather(self, unit: Unit, *, ahead: bool) -> None:
         self._gathers[unit.name] = {}
-        ready = self._copy_in(unit, ahead=ahead)
         copied = self._copied(unit)
+        ready = self._copy_in(unit, ahead=ahead)
         came = self._host.fetch(copied, unit.name) if self._host is not None else None
         ready = (*ready, came[0]) if came is not None else ready
         for group in copied:
@@ -218,6 +218,7 @@ class Fsdp:
         copy = self._costs.price(Kernel("chunk_cat", 0.0, self._copy_in_bytes(group) + size))
         buffer = allocation(key, "reduce buffers", size)
         hooks_ns = self._hooks_ns(fsdp_hooks.reduced(group))
+        emitter.python(emitter.framework.cat_of(size / group.ranks))
         copy_in = emitter.compute(f"copy-in {group.name}", "chunk_cat", copy, allocates=[buffer], host_ns=hooks_ns)
         gradients = self._made.pop(group.name, [])
         held = [name for name in gradients if group.ranks > 1 and name.endswith(LAST_REGISTERED)][-1:]

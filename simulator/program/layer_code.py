@@ -56,7 +56,7 @@ class Rerun:
 
 class LayerCode:
     """Writes the tasks of one layer. *keeps_input*: whether its input is kept for running all of it again. *sent*: what
-    of it is in host memory in between.
+    of it is in host memory in between. *region_ns*: what the host takes to enter it in each pass.
     """
 
     def __init__(
@@ -67,11 +67,13 @@ class LayerCode:
         *,
         keeps_input: bool = False,
         sent: Sent | None = None,
+        region_ns: int = 0,
     ) -> None:
         self.keeps_input = keeps_input
         self.uses = tuple(dict.fromkeys(name for step in steps for name in step.weights))
         """The parameters that its operators use."""
         self._emitter = emitter
+        self._region_ns = region_ns
         self._steps = steps
         self._reruns = reruns
         self._sent = sent
@@ -91,6 +93,7 @@ class LayerCode:
     def forward(self, tag: str, *, first: Iterable[Allocation] = ()) -> None:
         """Write the forward pass, with what autograd keeps of it. The first task also takes *first*."""
         first = tuple(first)
+        self._emitter.python(self._region_ns)
         if self._sent is not None:
             self._sent.offload.enter_forward(tag)
         for turn in self._forward.turns:
@@ -103,6 +106,7 @@ class LayerCode:
         the weights used are taken; those that are matmuls may come *later*.
         """
         alive: tuple[str, ...] = ()
+        self._emitter.python(self._region_ns)
         fill = partial(self.weights, tag, gradients) if later == "beside exchanges" else None
         if self._sent is not None:
             self._sent.offload.enter_backward(tag)
@@ -119,6 +123,7 @@ class LayerCode:
             made = [] if parted else gradients(step.weights)
             taken = back.scratch if step.gradient_in_place else (gradient, *back.scratch)
             takes = [*made, *[one.of(tag) for one in taken]]
+            self._use_weights(step)
             takes = self._go_round(step, step.rounds_back, takes)
             if step.ring_back is not None or step.beside is not None:
                 self._ring.backward(step, takes, later=later != "never")
@@ -211,6 +216,7 @@ class LayerCode:
         """Run one operator forward, which also takes *first*, and free what nobody needs behind it."""
         step = self._steps[turn.number]
         self._ring.close(step.ring)
+        self._use_weights(step)
         takes = self._go_round(step, step.rounds, [*first, *[one.of(tag) for one in turn.takes]])
         if step.ring is not None:
             self._ring.forward(step, step.ring, takes)
@@ -219,6 +225,10 @@ class LayerCode:
         if step.waits:
             self._emitter.block_host()
         self._free(tag, turn.frees)
+
+    def _use_weights(self, step: Step) -> None:
+        """Have the host do what uses of weights ask of it beside launches."""
+        self._emitter.python(len(step.weights) * self._emitter.framework.operator_ns)
 
     def _run(
         self,
@@ -249,7 +259,9 @@ class LayerCode:
             deps = emitter.wait_instead()
         else:
             deps = (emitter.compute(f"{step.name} ready", "copy", priced, allocates=[] if moves else takes),)
+        called_ns = 0 if step.graphed else emitter.framework.collective_ns
         if moves and counts is not None:
+            emitter.python(called_ns)
             deps = (emitter.transfer(f"{step.name} counts", STREAMS["ep"], counts.kind, counts, deps=deps),)
             emitter.block_host()
         if step.parts > 1 and moves:
@@ -258,6 +270,7 @@ class LayerCode:
         for move in moves:
             stream = STREAMS.get(move.collective.communicator, move.collective.communicator)
             launches = step.transfer_launches
+            emitter.python(called_ns)
             deps = (
                 emitter.transfer(step.name, stream, move.kind, move, deps=deps, allocates=takes, launches=launches),
             )

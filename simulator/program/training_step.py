@@ -19,6 +19,7 @@ from simulator.program.data_parallel import data_parallel
 from simulator.program.drive_update import DriveUpdate
 from simulator.program.drives import Drives
 from simulator.program.emitter import Emitter
+from simulator.program.framework_host import framework_host
 from simulator.program.host_memory import HostMemory
 from simulator.program.host_update import HostUpdate
 from simulator.program.job import Job
@@ -121,7 +122,16 @@ class StageLowering:
     def program(self, micro_batches: int) -> StageProgram:
         """The stage's passes in the schedule's order, then the update."""
         job, costs = self._job, self._costs
-        emitter = Emitter(costs.launch_ns, costs.looped_launch_ns, self._pace(), captured=job.captured)
+        framework = framework_host(
+            job.cluster.accelerator.launch_s("eager"),
+            job.workload.execution,
+            zero=job.zero,
+            megatron=job.megatron_fsdp,
+            tp=job.mesh.tp,
+        )
+        emitter = Emitter(
+            costs.launch_ns, costs.looped_launch_ns, self._pace(), captured=job.captured, framework=framework
+        )
         sharding = data_parallel(
             job,
             emitter,
