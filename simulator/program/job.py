@@ -121,6 +121,11 @@ class Job:
         return 2 if self.zero == 3 and self.offload.optimizer else self.optimizer.stored_bytes
 
     @property
+    def fsdp2(self) -> bool:
+        """Whether PyTorch's FSDP2 shards: not Megatron-FSDP, nor DeepSpeed, whose host has the optimizer."""
+        return self.zero == 3 and not self.megatron_fsdp and not self.offload.optimizer
+
+    @property
     def gathered_bytes(self) -> int:
         """Bytes of an element of a parameter on its way between ranks, at least."""
         float8 = self.workload.float8

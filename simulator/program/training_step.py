@@ -125,8 +125,8 @@ class StageLowering:
         framework = framework_host(
             job.cluster.accelerator.launch_s("eager"),
             job.workload.execution,
-            zero=job.zero,
-            megatron=job.megatron_fsdp,
+            fsdp2=job.fsdp2,
+            ddp=job.zero == 0,
             tp=job.mesh.tp,
         )
         emitter = Emitter(
