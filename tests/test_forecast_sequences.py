@@ -97,7 +97,8 @@ def test_ranks_compute_hold_and_send_as_many_tokens_as_they_bring(small: Small) 
 
 
 def test_uneven_sources_cost_time_and_even_ones_do_not(small: Small) -> None:
-    long = ("training.sequence_length=8192", "training.recompute=full")
+    batch = ("training.micro_batch_sequences=4", "training.global_batch_sequences=64")
+    long = ("training.sequence_length=8192", "training.recompute=full", *batch)
     even, ragged = (
         forecast(*small("mixture", "parallel.ep=8", f"routing.workload={name}", *long)).summary
         for name in ("W0_balanced", "W4_source_ragged")
@@ -126,14 +127,14 @@ def test_sampling_evens_images_and_lengths_over_ranks(small: Small) -> None:
     # As they come, one of eight ranks gets all images, and every second one short sequences.
     images = "training.images={height: 256, width: 256, per_sequence: [0, 0, 0, 0, 0, 0, 0, 32]}"
     lengths = "training.sequences={lengths: [8192, 4096]}"
-    batch = ("training.micro_batch_sequences=4", "training.global_batch_sequences=256")
+    batch = ("training.micro_batch_sequences=8", "training.global_batch_sequences=512")
     long = ("parallel.ep=8", images, "training.sequence_length=8192", lengths, *batch)
     plain, sampled = (
         forecast(*small("seeing-mixture", *long, *more)).summary
         for more in ((), ("routing.policy={name: data_sampling}",))
     )
-    assert sampled["images"]["per_rank_mean"] == plain["images"]["per_rank_mean"] == 16
-    # Two of the 16 sequences with images on every rank, and all of them in the same micro-batches.
+    assert sampled["images"]["per_rank_mean"] == plain["images"]["per_rank_mean"] == 32
+    # Four of the 32 sequences with images on every rank, and all of them in the same micro-batches.
     assert (plain["images"]["rank_max_over_mean"], sampled["images"]["rank_max_over_mean"]) == (8.0, 1.0)
     assert plain["routing"]["source_max_over_mean"] == pytest.approx(4 / 3)
     assert sampled["routing"]["source_max_over_mean"] == 1.0

@@ -9,7 +9,7 @@ from simulator.forecast.errors import Refused
 from simulator.forecast.forecast import forecast
 from simulator.hardware.cluster import Cluster
 
-BUSY = ("training.global_batch_sequences=64", "training.micro_batch_sequences=4", "training.execution=compiled")
+BUSY = ("training.global_batch_sequences=256", "training.micro_batch_sequences=16", "training.execution=compiled")
 SECOND_SLOW = "cluster.degraded.slow_nodes={1: 0.8}"
 STAGES = ("parallel.dp_shard=8", "parallel.pp=2")
 
