@@ -138,7 +138,7 @@ def test_sampling_evens_images_and_lengths_over_ranks(small: Small) -> None:
     assert (plain["images"]["rank_max_over_mean"], sampled["images"]["rank_max_over_mean"]) == (8.0, 1.0)
     assert plain["routing"]["source_max_over_mean"] == pytest.approx(4 / 3)
     assert sampled["routing"]["source_max_over_mean"] == 1.0
-    assert sampled["step_time_s"]["p50"] < 0.9 * plain["step_time_s"]["p50"]
+    assert sampled["step_time_s"]["p50"] < 0.96 * plain["step_time_s"]["p50"]
 
 
 def test_scheduling_brings_tokens_for_the_same_experts_together(small: Small) -> None:
