@@ -73,6 +73,9 @@ MODELS = {
     "seeing-mixture": SEEING_MIXTURE,
     "tower": TOWER,
 }
+DEVICE_BOUND = "training.micro_batch_sequences=32", "training.global_batch_sequences=512"
+"""As many sequences as it takes for layers so small to be bound by the device, and not by the host's hooks and
+launches."""
 SCENARIO = """\
 name: small-{kind}
 model: small-{kind}

@@ -1,5 +1,5 @@
 import pytest
-from small_jobs import Small
+from small_jobs import DEVICE_BOUND, Small
 
 from simulator.forecast.comparison import compare, variants
 from simulator.forecast.errors import Refused
@@ -11,7 +11,7 @@ SKEWED = ("parallel.ep=8", "routing.synthetic={sigma: 1.5}")
 
 def test_a_plan_that_copies_hot_experts_levels_ranks_and_shortens_the_step(small: Small) -> None:
     # Long enough to be bound by the device and not by launches.
-    long = (*SKEWED, "training.sequence_length=8192")
+    long = (*SKEWED, "training.sequence_length=8192", *DEVICE_BOUND)
     plain = forecast(*small("mixture", *long)).summary
     planned = forecast(*small("mixture", *long, "routing.policy={name: eplb}")).summary
     assert plain["routing"]["slots_per_rank"] == 2

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_jobs import Small, lower
+from small_jobs import DEVICE_BOUND, Small, lower
 
 from simulator.forecast.assembly import assemble_job
 from simulator.forecast.errors import Refused
@@ -52,11 +52,12 @@ def test_everybody_waits_for_the_slow_node(small: Small) -> None:
 
 def test_a_slow_first_stage_keeps_the_second_waiting_less_than_the_other_way_round(small: Small) -> None:
     # The second stage has the loss and more to do: slow, it is the longer one by more.
+    stages = *STAGES, *DEVICE_BOUND
     first, second = (
-        summary(small, "dense", *STAGES, f"cluster.degraded.slow_nodes={{{node}: 0.8}}")["step_time_s"]["p50"]
+        summary(small, "dense", *stages, f"cluster.degraded.slow_nodes={{{node}: 0.8}}")["step_time_s"]["p50"]
         for node in (0, 1)
     )
-    assert summary(small, "dense", *STAGES)["step_time_s"]["p50"] < first < second
+    assert summary(small, "dense", *stages)["step_time_s"]["p50"] < first < second
 
 
 @pytest.mark.parametrize(("kind", "overrides"), [("dense", ()), ("mixture", ("parallel.ep=8",)), ("dense", STAGES)])

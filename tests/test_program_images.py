@@ -204,10 +204,10 @@ def test_folded_and_unfolded_steps_are_equal(small: Small, kind: str, settings: 
 
 
 def test_unlike_images_cost_waiting_and_memory_that_even_ones_give_back(small: Small) -> None:
-    # Large enough that kernels outlast the launches of compiled code.
+    # Large enough that kernels outlast the launches of compiled code and the hooks around units.
     asked = "training.images={{height: 1024, width: 1024, per_sequence: [0, 0, 0, 8], even: {}}}"
     long = "training.sequence_length=8192", "training.execution=compiled"
-    unlike, even = (forecast(*small("seeing", *long, asked.format(even))).summary for even in ("false", "true"))
+    unlike, even = (forecast(*small("tower", *long, asked.format(even))).summary for even in ("false", "true"))
     assert unlike["images"] == {
         "per_rank_mean": 2,
         "per_rank_max": 8,
@@ -218,9 +218,9 @@ def test_unlike_images_cost_waiting_and_memory_that_even_ones_give_back(small: S
     assert (even["images"]["per_rank_mean"], even["images"]["per_rank_max"]) == (2, 2)
     assert unlike["step_time_s"]["p50"] > 1.1 * even["step_time_s"]["p50"]
     assert unlike["time"]["compute_s"] == pytest.approx(even["time"]["compute_s"], rel=0.02)
-    # What a step is longer by, ranks spend waiting for each other.
+    # What a step is longer by, ranks spend waiting for each other; the host held even ones up for a part of it.
     longer = unlike["step_time_s"]["p50"] - even["step_time_s"]["p50"]
-    assert unlike["time"]["imbalance_s"] - even["time"]["imbalance_s"] == pytest.approx(longer, rel=0.1)
+    assert unlike["time"]["imbalance_s"] - even["time"]["imbalance_s"] == pytest.approx(longer, rel=0.2)
     peaks = [found["memory"]["hbm"]["peak_bytes"] for found in (unlike, even)]
     assert peaks[0] > peaks[1]
 

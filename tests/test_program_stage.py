@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from small_jobs import Small
+from small_jobs import DEVICE_BOUND, Small
 
 from simulator.engine.task import Task
 from simulator.forecast.assembly import assemble_job
@@ -98,7 +98,7 @@ def test_compute_waits_for_what_it_receives_and_not_for_what_it_sends(small: Sma
 def test_the_parts_of_time_add_up_to_the_step_for_every_stage(
     small: Small, kind: str, overrides: tuple[str, ...], schedule: str
 ) -> None:
-    job = assemble_job(*small(kind, *overrides, f"training.pipeline_schedule={schedule}"))
+    job = assemble_job(*small(kind, *overrides, *DEVICE_BOUND, f"training.pipeline_schedule={schedule}"))
     step = simulate(TrainingStep(job), 5, behaviours=job.folding.behaviours)
     assert step.simulated == 5
     for program, recording in zip(step.programs, step.recordings, strict=True):
