@@ -98,8 +98,9 @@ def test_points_know_where_they_come_from():
     stored = {table.name: len(table.points) for table in read_all(FOLDER / "points")}
     assert stored == {name: table["points"] for name, table in told["tables"].items()}
     assert set(stored) == {table.name for table in tables(quick=True, gpus=2)}
-    assert sum(stored.values()) == 2885
-    unpriced = {"launch", "host_copy", "sustained", "interference", "kda_decode", *OPERATIONS}
+    assert sum(stored.values()) == 2954
+    moved = {*OPERATIONS, "one_to_all", "send"}
+    unpriced = {"launch", "host_copy", "sustained", "interference", "kda_decode", *moved}
     assert {point.kind for point in points()} <= set(H200.curves) | unpriced
 
 
