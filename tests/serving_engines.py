@@ -17,6 +17,8 @@ MILLISECOND = 1_000_000
 class Steady:
     """Every iteration takes a millisecond."""
 
+    replayed = True
+
     def together(self, loads):
         assert all(load.chunks or load.decoding or not load.contexts for load in loads)
         return np.zeros(len(FIGURES))
@@ -33,12 +35,13 @@ class Steady:
 class Small:
     """An engine of *ranks* ranks with room for so many tokens each, on a clock of its own."""
 
-    def __init__(self, tokens=1000, ranks=1, prefixes=None, block_tokens=10, receive_every=1, **limits):
+    def __init__(self, tokens=1000, ranks=1, prefixes=None, block_tokens=10, receive_every=1, pricing=None, **limits):
         asked = {"max_sequences": 8, "max_batch_tokens": 100, "mixed": True} | limits
         self.env, self.ended, self.rows = simpy.Environment(), list[Sequence](), list[Row]()
         pools = [CachePool(tokens, 1.0, lambda _: 0.0, block_tokens) for _ in range(ranks)]
         self.ranks = [Rank(Limits(**asked), pool, prefixes(pool) if prefixes else None) for pool in pools]
-        self.engine = Engine(self.env, self.ranks, Steady(), self.ended.append, self.rows.append, receive_every)
+        costs = pricing or Steady()
+        self.engine = Engine(self.env, self.ranks, costs, self.ended.append, self.rows.append, receive_every)
 
     def submit(self, prompt, output, **more):
         """A request that comes now."""

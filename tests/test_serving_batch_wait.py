@@ -54,3 +54,18 @@ def test_a_prompt_that_is_not_cut_waits_for_an_iteration_with_room_for_all_of_it
     # 60 leave 40: the second waits, and the third behind it.
     assert ms(first.first_ns, second.first_ns, third.first_ns) == (1, 2, 2)
     assert [row.prompt_tokens for row in small.rows] == [60, 80]
+
+
+def test_prompts_that_have_no_place_do_not_wait_yet() -> None:
+    small = Small(tokens=10_000, max_sequences=2, wait_iterations=20)
+    first, *_, late = small.run((50, 31), (50, 101), (10, 1))
+    # One iteration computes both prompts, thirty decode until the first makes place: then twenty are waited for.
+    assert ms(first.end_ns, late.first_ns) == (31, 52)
+
+
+def test_prompts_for_which_there_is_no_room_do_not_wait_yet() -> None:
+    # 20 blocks of 10 tokens, of which the third needs 9: the first two leave 8, and the second alone 12. It would wait
+    # from 31 ms on, were there not soon nobody who decodes.
+    small = Small(tokens=200, wait_iterations=20)
+    first, second, late = small.run((50, 31), (50, 41), (90, 1))
+    assert ms(first.end_ns, second.end_ns, late.first_ns) == (31, 41, 42)

@@ -1,4 +1,8 @@
-from serving_engines import MILLISECOND, Small, ms
+import numpy as np
+import pytest
+from serving_engines import MILLISECOND, Small, Steady, ms
+
+from simulator.forecast.serving.pricing import FIGURES
 
 
 def test_a_prompt_makes_the_first_token_and_each_iteration_one_more() -> None:
@@ -111,3 +115,31 @@ def test_a_row_of_iterations_holds_what_it_grows_to() -> None:
     small.run((100, 257))
     # The prompt alone, and 256 further tokens, the last of which goes nowhere.
     assert [(row.iterations, row.used_bytes) for row in small.rows] == [(1, 100), (256, 356)]
+
+
+class Launched(Steady):
+    """Iterations take another millisecond that a host may launch ahead."""
+
+    def __init__(self, replayed):
+        self.replayed = replayed
+
+    def together(self, loads):
+        return np.ones(len(FIGURES))
+
+    def led(self, figures, lead_s):
+        return figures - 1 if lead_s else figures
+
+    def duration_ns(self, figures):
+        return MILLISECOND * round(1 + figures[0])
+
+
+@pytest.mark.parametrize(("replayed", "late_ms"), [(True, 6), (False, 8)])
+def test_a_host_launches_ahead_only_beside_what_is_replayed(replayed, late_ms):
+    small = Small(tokens=10_000, pricing=Launched(replayed))
+    small.submit(10, 101)
+    small.env.run(until=int(2.5 * MILLISECOND))
+    late = small.submit(10, 1)
+    small.env.run()
+    # A prompt takes two milliseconds, as does what decodes behind it. Late is the other prompt behind two iterations of
+    # decoding, of which the second takes one millisecond where it was launched during the first, and so does it.
+    assert ms(late.first_ns) == (late_ms,)

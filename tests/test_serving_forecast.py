@@ -96,6 +96,11 @@ def test_the_same_scenario_gives_the_same_forecast(tmp_path: Path) -> None:
         "serving.max_batch_tokens=1024",
         "serving.batching=prefill_first",
         "serving.receive_every=10",
+        "serving.batch_wait={iterations: 5}",
+        "serving.prefill_code=fused",
+        "serving.front_end.request_s=0.1",
+        "serving.front_end.token_s=1e-3",
+        "serving.front_end={token_s: 1e-3, processes: 4}",
         "serving.memory_utilization=0.8",
         "serving.cuda_graphs=false",
         "serving.exchange=all_to_all",
@@ -110,6 +115,40 @@ def test_the_same_scenario_gives_the_same_forecast(tmp_path: Path) -> None:
 def test_every_field_changes_the_forecast(tmp_path: Path, usual: dict[str, Any], change: str) -> None:
     other = _summary(tmp_path, MIXTURE, *_several(change))
     assert {**usual, "engine": None} != {**other, "engine": None}
+
+
+def test_prompts_are_cut_unless_told_otherwise(tmp_path: Path) -> None:
+    # Of two prompts that are there together, an iteration has room for one and 100 tokens of the other.
+    asked = [
+        "serving.max_batch_tokens=1000",
+        "serving.requests={prompt_tokens: 900, output_tokens: 2, concurrency: 2, count: 2}",
+        "serving.front_end={request_s: 0, token_s: 0}",
+    ]
+    cut, whole = (_summary(tmp_path, DENSE, *asked, f"serving.chunked_prefill={said}") for said in ("true", "false"))
+    assert whole["ttft_s"]["mean"] < cut["ttft_s"]["mean"]
+    assert whole["iteration_s"]["with_prompts"]["iterations"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["max_batch_tokens=958"], "found 958, and a prompt of 959 tokens, and all of its answer"),
+        (["max_batch_tokens=899", "admission=answer"], "found 899, and a prompt of 900 tokens, not cut"),
+        (
+            ["prefill={accelerators: 1, max_batch_tokens: 800}"],
+            "prefill.max_batch_tokens: found 800, and a prompt of 900",
+        ),
+        (
+            ["max_batch_tokens=958", "prefill={accelerators: 1}"],
+            "serving.max_batch_tokens: found 958, and a prompt of 959 tokens, and all of its answer",
+        ),
+    ],
+)
+def test_prompts_that_are_not_cut_fit_an_iteration(tmp_path: Path, changes: list[str], message: str) -> None:
+    accelerators = 2 if "prefill" in changes[-1] else 1
+    text = DENSE.replace("accelerators: 1", f"accelerators: {accelerators}")
+    with pytest.raises(InvalidDocument, match=message):
+        _summary(tmp_path, text, "serving.chunked_prefill=false", *(f"serving.{change}" for change in changes))
 
 
 def _several(change: str) -> list[str]:

@@ -135,3 +135,12 @@ def test_a_host_that_began_before_the_device_was_free_has_it_wait_for_so_much_le
     assert prices.duration_ns(prices.led(prompt, 0.100)) == 30_000_000
     decoding = prices.of(Load((), 1, 1.0))
     assert prices.led(decoding, 0.010) is decoding
+
+
+def test_stages_of_a_pipeline_share_what_a_host_has_launched_ahead() -> None:
+    def launched(iteration: Iteration) -> Price:
+        # Four stages of 10 ms each, of which the device waits 4 ms for launches.
+        return Price(Parts(dense_s=0.024, launch_bound_s=0.016), 0.010, {"measured": 0.024})
+
+    prices = IterationPrices(launched, 4)
+    assert prices.duration_ns(prices.led(prices.of(Load(((16, 0),))), 0.008)) == 32_000_000

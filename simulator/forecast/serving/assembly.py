@@ -168,13 +168,20 @@ def _request_problems(scenario: ServingScenario, wanted: Many[Request], architec
 
 def _whole_prompt_problems(serving: Serving, wanted: Many[Request]) -> Iterator[str]:
     """Of prompts that are not cut; what is computed again, where caches were let go, has tokens of its answer, too."""
-    apart, again = serving.prefill, serving.prefill is None and serving.admission == "prompt"
-    most = apart.max_batch_tokens if apart else serving.max_batch_tokens
-    longest = max(one.longest if again else one.prompt_tokens for one in wanted)
+    prompt, again = max(one.prompt_tokens for one in wanted), max(one.longest for one in wanted)
+    if serving.prefill:
+        yield from _no_room("serving.prefill.max_batch_tokens", serving.prefill.max_batch_tokens, prompt, "not cut")
+    if serving.admission == "prompt":
+        why = "and all of its answer, which preemptions have computed again, not cut"
+        yield from _no_room("serving.max_batch_tokens", serving.max_batch_tokens, again, why)
+    elif not serving.prefill:
+        yield from _no_room("serving.max_batch_tokens", serving.max_batch_tokens, prompt, "not cut")
+
+
+def _no_room(where: str, most: int, longest: int, why: str) -> Iterator[str]:
     if longest > most:
-        why = "and all of its answer, which preemptions have computed again" if again else "not cut"
         told = f"found {most:,}, and a prompt of {longest:,} tokens, {why} (chunked_prefill: false)"
-        yield f"serving.max_batch_tokens: {told}; nearest: {longest}"
+        yield f"{where}: {told}; nearest: {longest}"
 
 
 def _idle_exchanges(scenario: ServingScenario, where: str) -> Iterator[str]:

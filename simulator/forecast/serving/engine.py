@@ -7,7 +7,7 @@ contexts. A request that comes meanwhile waits for iterations, not for the end o
 The host makes up an iteration while the device is at the one before, as vLLM's asynchronous scheduling and the overlap
 schedulers of SGLang and TensorRT-LLM do. So what scheduling takes is hidden, who comes while sequences run is in the
 next iteration but one, and the kernels of prompts are launched from the beginning of the iteration before, if that is
-one that only decodes.
+one that is replayed in one launch.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class Row:
 
 class Pricing(Protocol):
     """What iterations of an engine cost."""
+
+    @property
+    def replayed(self) -> bool:
+        """Whether one launch is all that the host does for an iteration that only decodes."""
 
     def together(self, loads: Many[Load]) -> npt.NDArray[np.float64]:
         """`pricing.FIGURES` of an iteration of ranks with *loads*."""
@@ -152,8 +156,8 @@ class Engine:
         used_bytes = max(rank.used_bytes_after(plan, count) for rank, plan in pairs)
         running = sum(rank.running for rank in self.ranks)
         ended = [one for rank, plan in pairs for one in rank.go(plan, count, now_ns)]
-        # While prompts are launched kernel by kernel, nothing else is.
-        self._lead_ns = 0 if prompts else each_ns
+        # While an iteration is launched kernel by kernel, no other is.
+        self._lead_ns = each_ns if self._pricing.replayed and not prompts else 0
         self._since = self._receive_every if prompts else self._since + count
         self._observe(
             Row(

@@ -69,7 +69,7 @@ class IterationPrices:
 
         *graphs*: decoding is replayed with sizes that were captured.
         """
-        self._padded = captured if graphs else int
+        self._padded, self.replayed = (captured if graphs else int), graphs
         self._price, self._stages, self._layers, self._loads = price, stages, layers, FIGURES.index(loads)
         self._known: dict[Iteration, Figures] = {}
 
@@ -99,13 +99,14 @@ class IterationPrices:
         """*figures* of an iteration whose host began to launch it *lead_s* before the device was free for it.
 
         What a device waits for launches in all is the longest that it is ahead of them, which is so much less: exact
-        where the host itself waits for nothing in between.
+        where the host itself waits for nothing in between. Stages of a pipeline share what it is alike.
         """
         hidden = min(lead_s, float(figures[_LAUNCH]))
         if not hidden:
             return figures
         found = figures.copy()
-        found[[_LAUNCH, _INTERVAL]] -= hidden
+        found[_LAUNCH] -= hidden
+        found[_INTERVAL] -= hidden / self._stages
         return found
 
     def _computed(self, loads: Sequence[Load]) -> Figures:

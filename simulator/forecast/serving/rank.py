@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
+from itertools import islice
 
 from simulator.forecast.serving.cache_pool import CachePool
 from simulator.forecast.serving.lower_tiers import LowerTiers
@@ -115,19 +116,28 @@ class Rank:
     def _wait_for_others(self, budget: int) -> bool:
         """Whether prompts that an iteration with room for *budget* tokens could compute wait for more of them."""
         limits = self._limits
-        if not limits.wait_iterations or not self._decoding or not (self.waiting or self._filling):
+        ready = self._ready(budget) if limits.wait_iterations and self._decoding else 0
+        if not ready:
             return False
-        ready = sum(sequence.left for sequence in self._filling)
-        for sequence in self.waiting:
-            more = self._to_compute(sequence)
-            if ready >= budget or (not limits.chunked and ready + more > budget):
-                break
-            ready += more
         enough = ready + len(self._decoding) >= limits.wait_share * limits.max_batch_tokens
         if enough or self._waited >= limits.wait_iterations:
             self._waited = 0
             return False
         return True
+
+    def _ready(self, budget: int) -> int:
+        """Tokens of the prompts that would be computed in an iteration with room for *budget*, did they not wait:
+        those for whose sequences there is neither a place in the batch nor room for caches are not ready.
+        """
+        ready, places = sum(sequence.left for sequence in self._filling), self._limits.max_sequences - self.running
+        free_bytes = self.pool.capacity_bytes - self.pool.used_bytes - self._growth(1) * self.pool.block_bytes
+        for sequence in islice(self.waiting, max(0, places)):
+            more = self._to_compute(sequence)
+            free_bytes -= self.pool.need_bytes(self._new_blocks(sequence, self._found(sequence)), sequence.longest)
+            if free_bytes < 0 or ready >= budget or (not self._limits.chunked and ready + more > budget):
+                break
+            ready += more
+        return ready
 
     def _to_compute(self, sequence: Sequence) -> int:
         """Tokens of *sequence*, which waits, that it computes before it can decode."""
@@ -148,14 +158,11 @@ class Rank:
         lower tiers have of it comes up beside *plan*.
         """
         found = self._found(sequence)
-        own = self._first_blocks(sequence) - len(found) * self._hash_blocks
-        idle = self._prefixes.idle_among(found) * self._hash_blocks if self._prefixes else 0
-        first_token = sequence.ready and sequence.request.prompt_tokens % self.pool.block_tokens == 0
-        if not self.pool.has_room(own + idle + self._growth(1) + first_token, sequence.longest):
+        if not self.pool.has_room(self._new_blocks(sequence, found) + self._growth(1), sequence.longest):
             return False
         if self._prefixes:
             self._prefixes.hold(found)
-        self.pool.take(own, sequence.longest)
+        self.pool.take(self._first_blocks(sequence) - len(found) * self._hash_blocks, sequence.longest)
         sequence.hashes = found
         sequence.cached = sequence.request.prompt_tokens
         if not sequence.ready:
@@ -183,6 +190,13 @@ class Rank:
         below = self._prefixes.below(sequence.request.hash_ids[found:whole])
         plan.loaded_s += sum(self.tiers.take(one) for one in below)
         return (found + len(below)) * HASH_TOKENS
+
+    def _new_blocks(self, sequence: Sequence, found: tuple[int, ...]) -> int:
+        """That must be free for *sequence*, of which *found* is in the cache: those that nobody holds now are held."""
+        own = self._first_blocks(sequence) - len(found) * self._hash_blocks
+        idle = self._prefixes.idle_among(found) * self._hash_blocks if self._prefixes else 0
+        first_token = sequence.ready and sequence.request.prompt_tokens % self.pool.block_tokens == 0
+        return own + idle + first_token
 
     def _first_blocks(self, sequence: Sequence) -> int:
         if self._limits.reserves:
