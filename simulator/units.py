@@ -97,6 +97,11 @@ def human_count(value: float) -> str:
     return f"{value:.4g}"
 
 
+def plain_number(value: float, digits: int = 3) -> str:
+    """So many significant *digits*, with thousands apart: 12,300 and 8.41."""
+    return f"{float(f'{value:.{digits}g}'):,.15g}"
+
+
 def human_time(value: float) -> str:
     """*value* seconds: '8.41 s', '12.3 ms', '45 us', '2.1 h'."""
     if value >= 7200:

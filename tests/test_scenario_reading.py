@@ -6,7 +6,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from simulator.documents import InvalidDocument
-from simulator.forecast.reading import open_any_scenario, read_scenario
+from simulator.forecast.reading import find_scenario, open_any_scenario, read_scenario
 from simulator.forecast.scenario import Scenario
 from simulator.forecast.scenario_serving import ServingScenario
 from simulator.shipped import shipped
@@ -73,6 +73,14 @@ def test_a_missing_file_is_called_so() -> None:
 
 def test_a_folder_is_no_scenario(tmp_path: Path) -> None:
     assert problems(str(tmp_path)) == [f"{tmp_path}: is a folder, expected a file"]
+
+
+def test_a_folder_with_results_does_not_hide_the_scenario_they_are_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "llama3-8b-fsdp2-2xh200").mkdir()
+    assert find_scenario("llama3-8b-fsdp2-2xh200").name == "llama3-8b-fsdp2-2xh200.yaml"
 
 
 def test_degrees_must_multiply_to_the_accelerators() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.units import human_bytes, human_count, human_rate, human_time, parse
+from simulator.units import human_bytes, human_count, human_rate, human_time, parse, plain_number
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,10 @@ def test_bytes_rates_and_counts_read_well() -> None:
     assert human_count(2779931837184) == "2.78 T"
     assert human_count(671026419200) == "671 B"
     assert human_count(12) == "12"
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "expected"), [(12_345.6, 3, "12,300"), (8.413, 3, "8.41"), (18_432.0, 4, "18,430"), (0, 4, "0")]
+)
+def test_plain_numbers_have_thousands_apart_and_no_exponent(value: float, digits: int, expected: str) -> None:
+    assert plain_number(value, digits) == expected

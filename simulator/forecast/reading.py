@@ -90,12 +90,17 @@ def _placed(document: Document[Any], message: str) -> Problem:
 
 
 def find_scenario(name: str) -> Path:
-    """The file that *name* means. What exists is taken as it is, so that reading it tells what is wrong with it."""
-    if name and exists(Path(name)):
+    """The file that *name* means. What exists is taken as it is, so that reading it tells what is wrong with it; but a
+    folder called as a shipped scenario, such as one that has its results, does not stand before it.
+    """
+    there = bool(name) and exists(Path(name))
+    if there and not Path(name).is_dir():
         return Path(name)
     try:
         return locate(name, kind="scenario", folder=Path(), shipped_in=("scenarios",), suffixes=_SUFFIXES)
     except FileNotFoundError as error:
+        if there:
+            return Path(name)
         found = (
             Problem(name, None, "", "no such file") if name.endswith(_SUFFIXES) else Problem("", None, "", str(error))
         )

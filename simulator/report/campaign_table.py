@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.units import DAY_S, human_bytes, human_count, human_time
+from simulator.units import DAY_S, human_bytes, human_count, human_time, plain_number
 
 _LOST = {
     "checkpoints_s": "checkpoints",
@@ -37,7 +37,7 @@ def campaign_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("failures", f"one in {apart}, {many} in all, {restart} to restart"),
     ]
     if usd["p50"] is not None:
-        rows.append(("cost of it", f"{usd['p50']:,.4g} USD for {found['accelerators']:,} accelerators"))
+        rows.append(("cost of it", f"{plain_number(usd['p50'], 4)} USD for {found['accelerators']:,} accelerators"))
     return rows
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from simulator.report.course_series import course_series
 from simulator.report.plots import Plot, drawn
 from simulator.report.serving_chart import CACHE, OUTPUT, PROMPT, RUNNING, WAITING, tokens_title
-from simulator.units import human_bytes, human_time
+from simulator.units import human_bytes, human_time, plain_number
 
 if TYPE_CHECKING:
     from simulator.forecast.serving.loop import Course
@@ -27,7 +27,7 @@ def course_plot(course: Course, summary: Mapping[str, Any]) -> Plot:
     def line(label: str, colour: str, axis: str, values: np.ndarray, **more: Any) -> dict[str, Any]:
         y = drawn([*values.tolist(), values[-1]])
         shape = {"color": colour, "width": 1.6, "shape": "hv"}
-        hover = {"hovertemplate": "%{y:,.4g}"}
+        hover = {"hovertemplate": "%{y:,.4~r}"}
         return {"type": "scatter", "mode": "lines", "name": label, "x": edges, "y": y, "yaxis": axis, "line": shape,
                 **hover, **more}  # fmt: skip
 
@@ -38,11 +38,13 @@ def course_plot(course: Course, summary: Mapping[str, Any]) -> Plot:
         line("tokens of answers", OUTPUT, "y3", found.output_tokens_per_s),
         line("tokens of prompts", PROMPT, "y3", found.prompt_tokens_per_s),
     ]
+    running, waiting, rate = (
+        plain_number(float(series.max()), 4) for series in (found.running, found.waiting, found.output_tokens_per_s)
+    )
     alt = (
-        f"The loop over {human_time(float(found.edges_s[-1]))}: at most {found.running.max():,.4g} sequences run and "
-        f"{found.waiting.max():,.4g} wait, caches take at most {human_bytes(float(found.used_bytes.max()))} of "
-        f"{human_bytes(room_bytes)} on the fullest accelerator, and answers come at up to "
-        f"{found.output_tokens_per_s.max():,.4g} tokens a second."
+        f"The loop over {human_time(float(found.edges_s[-1]))}: at most {running} sequences run and {waiting} wait, "
+        f"caches take at most {human_bytes(float(found.used_bytes.max()))} of {human_bytes(room_bytes)} on the fullest "
+        f"accelerator, and answers come at up to {rate} tokens a second."
     )
     return Plot("course", alt, _HEIGHT_PX, data, _layout(summary, room_bytes))
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.report.glossary import explanation
 from simulator.report.headline import tier_label, time_label
-from simulator.report.tables import percent, plain_number
-from simulator.units import human_bytes, human_time
+from simulator.report.tables import percent
+from simulator.units import human_bytes, human_time, plain_number
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from simulator.report.headline import time_label
-from simulator.units import human_bytes, human_count, human_time
+from simulator.units import human_bytes, human_count, human_time, plain_number
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -150,7 +150,7 @@ def sweep_table(result: Mapping[str, Any]) -> Group:
             human_time(case["step_time_s"]),
             human_count(case["tokens_per_s"]),
             human_bytes(case["peak_bytes"]),
-            f"{usd:,.4g}" if usd is not None else "-",
+            plain_number(usd, 4) if usd is not None else "-",
             case["verdict"] + (" *" if case["pareto"] else ""),
             style=_STYLES[case["verdict"]],
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.report.paper import FAINT, INK, SIZE_INCHES, legend, titles
 from simulator.report.serving_table import PARTS
-from simulator.units import human_time
+from simulator.units import human_time, plain_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,10 +36,11 @@ def iteration_chart(summary: Mapping[str, Any]) -> Figure:
         slot = _ROOM / len(kinds)
         axes = figure.add_axes((0.03, _ROOM - slot * (number + 0.5) - _HEIGHT / 2, 0.94, _HEIGHT))
         _bar(axes, one, shown)
-        tokens = f", {one['prompt_tokens']:,.4g} tokens of prompts" if kind == "with_prompts" else ""
+        tokens = f", {plain_number(one['prompt_tokens'], 4)} tokens of prompts" if kind == "with_prompts" else ""
         words = (
             f"{NAMES[kind]}: {human_time(one['p50'])} (p10 {human_time(one['p10'])}, p90 {human_time(one['p90'])}), "
-            f"{one['sequences']:,.4g} sequences decode on each rank{tokens}; {one['iterations']:,} iterations"
+            f"{plain_number(one['sequences'], 4)} sequences decode on each rank{tokens}; "
+            f"{one['iterations']:,} iterations"
         )
         axes.set_title(words, loc="left", fontsize=11.5, color=INK)
     return figure

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from simulator.report.headline import tier_label
-from simulator.report.tables import fact_grid, new_table, percent, plain_number, pool_tables, provenance, titled
-from simulator.units import human_bytes, human_time
+from simulator.report.tables import fact_grid, new_table, percent, pool_tables, provenance, titled
+from simulator.units import human_bytes, human_time, plain_number
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -43,16 +43,15 @@ def serving_table(summary: Mapping[str, Any]) -> Group:
 
 def answer(summary: Mapping[str, Any]) -> str:
     """The result in a sentence."""
-    each = plain_number(summary["output_tokens_per_s_per_accelerator"])
+    kind, what = ("output", "") if summary["tpot_s"] else ("prompt", " of prompts")
     told = []
     if summary["ttft_s"]:
         told.append(f"first token after {human_time(summary['ttft_s']['p50'])}")
     if summary["tpot_s"]:
         told.append(f"a token every {human_time(summary['tpot_s']['p50'])}")
-    if summary["tpot_s"] is None:
-        each = plain_number(summary["prompt_tokens_per_s_per_accelerator"])
+    each = plain_number(summary[f"{kind}_tokens_per_s_per_accelerator"])
     said = ", then ".join(told)
-    return f"{said[0].upper()}{said[1:]}; {each} tokens/s an accelerator"
+    return f"{said[0].upper()}{said[1:]}; {each} tokens{what}/s an accelerator"
 
 
 def shortage(summary: Mapping[str, Any]) -> str:
@@ -85,7 +84,7 @@ def facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     found = f", {percent(asked['cached_share'])} of prompts in the cache" if asked["cached_share"] else ""
     yield "requests", f"{asked['of']:,} in {human_time(summary['duration_s'])}{found}{sent_back}"
     if cache["mean_sequences"] is not None:
-        room = f"{human_bytes(cache['room_bytes'])}: {cache['mean_sequences']:,.4g} of the mean length"
+        room = f"{human_bytes(cache['room_bytes'])}: {plain_number(cache['mean_sequences'], 4)} of the mean length"
         yield "room for caches", room
     if prefill := summary.get("prefill"):
         yield "prefill", f"{prefill['accelerators']} accelerators, busy {percent(prefill['busy_share'])}"

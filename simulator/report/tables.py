@@ -12,7 +12,7 @@ from simulator.report.campaign_table import campaign_rows
 from simulator.report.headline import headline, left_out, tier_label, time_colour, time_label
 from simulator.report.kinds import group_of
 from simulator.report.peaks_table import peaks_table
-from simulator.units import human_bytes, human_count, human_time
+from simulator.units import human_bytes, human_count, human_time, plain_number
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -109,7 +109,8 @@ def facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "throughput", f"{plain_number(rate)} tokens/s, {plain_number(each)} per accelerator"
     yield "MFU", percent(summary["model_flops_utilization"])
     if cost and cost.get("usd_per_step") is not None:
-        yield "cost", f"{cost['usd_per_step']:,.4g} USD per step, {cost['usd_per_1m_tokens']:,.4g} USD per 1 M tokens"
+        step_usd, tokens_usd = (plain_number(cost[name], 4) for name in ("usd_per_step", "usd_per_1m_tokens"))
+        yield "cost", f"{step_usd} USD per step, {tokens_usd} USD per 1 M tokens"
     if routing and routing["expert_max_over_mean"] > 1:
         rank, expert = routing["rank_max_over_mean"], routing["expert_max_over_mean"]
         yield "routing", f"busiest rank {rank:.3g} x mean, busiest expert {expert:.3g} x mean"
@@ -253,8 +254,3 @@ def new_table(first: str, *numbers: str, bar: bool = False, title: str | None = 
 def percent(share: float) -> str:
     """A share for people."""
     return f"{100 * share:.1f} %"
-
-
-def plain_number(value: float) -> str:
-    """Three significant digits, with thousands apart: 12,300 and 8.41."""
-    return f"{float(f'{value:.3g}'):,.10g}"

@@ -44,7 +44,7 @@ def summarise(
         "duration_s": span_s,
         "limited_by": KINDS[max(of_engine, key=lambda kind: of_engine[kind])],
         "limits": of_engine,
-        "time": _time(course.rows["decode"], course.end_ns, course.engines["decode"]),
+        "time": _time(pools[0], course.rows["decode"], course.end_ns, course.engines["decode"]),
         "iteration_s": _iterations(course.rows["decode"]),
         "widest_inputs": widest({("iterations", grade): seconds for grade, seconds in grades.items()}),
         **({"prefill": _prefill(pools[1], course)} if len(pools) > 1 else {}),
@@ -112,14 +112,14 @@ def _sum(rows: Many[Row]) -> np.ndarray:
     return np.asarray(sum((row.figures * row.iterations for row in rows), np.zeros(len(FIGURES))))
 
 
-def _time(rows: Many[Row], span_ns: int, engines: int) -> dict[str, float]:
-    """Seconds of an engine by part, the mean over all *engines*; together the *span_ns* of the loop. Batches of a
-    pipeline wait for each other where its stages are not alike.
+def _time(pool: Pool, rows: Many[Row], span_ns: int, engines: int) -> dict[str, float]:
+    """Seconds of an engine of *pool* by part, the mean over all *engines*; together the *span_ns* of the loop, but for
+    halves of nanoseconds. Batches of a pipeline wait for each other where its stages are not alike.
     """
     total, span_s = _sum(rows) / engines, span_ns / 1e9
     busy_s = sum(row.end_ns - row.begin_ns for row in rows) / 1e9 / engines
     parts = {name: float(total[number]) for number, name in enumerate(PARTS)}
-    waits = max(0.0, busy_s - sum(parts.values()))
+    waits = max(0.0, busy_s - sum(parts.values())) if pool.batches > 1 else 0.0
     return parts | {"pipeline_wait_s": waits, "idle_s": max(0.0, span_s - busy_s)}
 
 
@@ -153,7 +153,7 @@ def _prefill(pool: Pool, course: Course) -> dict[str, Any]:
         "accelerators": pool.accelerators,
         "busy_share": sum(row.end_ns - row.begin_ns for row in rows) / course.end_ns / engines,
         "handed_over_bytes_per_accelerator": course.sent_bytes,
-        "time": _time(rows, course.end_ns, engines),
+        "time": _time(pool, rows, course.end_ns, engines),
     }
 
 
