@@ -68,11 +68,16 @@ def main() -> None:
     """Replace what stands between the two marks of the page."""
     cases: list[Row] = json.loads((ROOT / "reports" / "accuracy.json").read_text())["cases"]
     sources = {path.stem: _source(path) for path in CASES.rglob("*.yaml")}
+    gone = sorted({case["id"] for case in cases} - set(sources))
+    missing = sorted(set(SOURCES) - {sources[case["id"]] for case in cases if case["id"] in sources})
+    if gone or missing:
+        raise SystemExit(f"reports/accuracy.json is of other cases: it has {gone} too many, and none of {missing}")
     by_source: dict[str, list[Row]] = {}
     for case in cases:
         by_source.setdefault(sources[case["id"]], []).append(case)
-    _replace(PAGE, [*_summary(by_source), *_details(by_source)])
-    _replace(FRONT, _front(by_source))
+    tables, front = [*_summary(by_source), *_details(by_source)], list(_front(by_source))
+    _replace(PAGE, tables)
+    _replace(FRONT, front)
 
 
 def _replace(page: Path, lines: Iterable[str]) -> None:

@@ -59,4 +59,6 @@ def _ratios(bound: Bound, number: int, summary: dict[str, Any]) -> tuple[float, 
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3 or not sys.argv[2].isdigit():
+        sys.exit(__doc__)
     main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

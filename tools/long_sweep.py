@@ -84,4 +84,6 @@ def cluster(backend: str) -> Iterator[tuple[dict[str, str], Callable[[], None]]]
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ("local", "dask"):
+        sys.exit(__doc__)
     main(sys.argv[1], Path(sys.argv[2]))

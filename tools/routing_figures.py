@@ -38,11 +38,10 @@ def main() -> None:
     asked = parser.parse_args()
     try:
         tables = [read_table(trace) for trace in asked.traces]
-    except RoutingError as error:
+        found = every_case(tables[0], asked.cases) if asked.cases else []
+    except (RoutingError, ValueError) as error:
         parser.error(str(error))
     if asked.cases:
-        table = resample(tables[0], 58, 256, PICKS, np.random.default_rng(0))
-        found = [case for ranks in asked.cases.split(",") for case in cases(table, int(ranks))]
         print("[\n" + ",\n".join(f" {json.dumps(case)}" for case in found) + "\n]")
         return
     skew(tables)
@@ -50,6 +49,12 @@ def main() -> None:
         balanced(tables, ranks)
     imitated(tables)
     policies(tables)
+
+
+def every_case(trace: RoutingTable, ranks: str) -> list[dict[str, object]]:
+    """Cases for each number of *ranks*, which commas part. Raise :exc:`ValueError` for what is no such number."""
+    table = resample(trace, 58, 256, PICKS, np.random.default_rng(0))
+    return [case for number in ranks.split(",") for case in cases(table, int(number))]
 
 
 def skew(tables: list[RoutingTable]) -> None:
