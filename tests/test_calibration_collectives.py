@@ -27,8 +27,8 @@ def test_latency_wait_and_rate_come_back():
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_two_h200_lie_within_a_twentieth_of_the_form_in_the_middle(operation):
     form = fit_form(operation, even(OWN, operation, 2, CLOCK_S))
-    assert form.median_error < 0.03
-    assert form.worst_error < 0.19
+    assert form.median_error < 0.035
+    assert form.worst_error < 0.2
     rate = next(one for one in form.estimates if one.name == "bytes_per_s")
     assert 300e9 < rate.low < rate.high < 700e9
 
@@ -83,20 +83,27 @@ def test_a_skewed_exchange_is_priced_by_its_busiest_port():
     # Rank 0 receives 3 MB where an even exchange of 4 MB brings 2: as long as an even one of 6 MB.
     timed = ((4e6, 40e-6), (8e6, 60e-6))
     point = collective("all_to_all, skewed", 4_000_000, 2, 54e-6, 3_000_000)
-    assert skewed_errors([point], timed, 2, 4e-6) == [(4_000_000, pytest.approx(0.0))]
+    assert skewed_errors([point], timed, 2, 4e-6, 0.0) == [(4_000_000, pytest.approx(0.0))]
+    # It sends 1 MB: where that counts for a quarter, 3.25 / 1.25 MB each way, as an even one of 5.2 MB, 46 us.
+    assert skewed_errors([point], timed, 2, 4e-6, 0.25) == [(4_000_000, pytest.approx(46 / 50 - 1))]
 
 
 def test_skewed_exchanges_of_two_h200():
-    found = dict(skewed_errors(OWN, even(OWN, "all_to_all", 2, CLOCK_S), 2, CLOCK_S))
+    timed = even(OWN, "all_to_all", 2, CLOCK_S)
+    found = dict(skewed_errors(OWN, timed, 2, CLOCK_S, 0.25))
     assert len(found) == 23
-    # Too long, most of all at 8 MiB, where an even exchange changes its way: the nearly empty direction leaves room.
-    assert max(map(abs, found.values())) == found[2**23] == pytest.approx(0.476, abs=0.005)
-    assert found[2**27] == pytest.approx(0.176, abs=0.002)
-    assert found[2**30] == pytest.approx(0.096, abs=0.002)
+    # Too long at 8 MiB, where an even exchange changes its way.
+    assert max(map(abs, found.values())) == found[2**23] == pytest.approx(0.364, abs=0.005)
+    assert found[2**27] == pytest.approx(0.027, abs=0.002)
+    assert found[2**30] == pytest.approx(-0.046, abs=0.002)
+    # By the busiest way alone the large ones are too long: the nearly empty one leaves room.
+    alone = dict(skewed_errors(OWN, timed, 2, CLOCK_S, 0.0))
+    assert alone[2**27] == pytest.approx(0.170, abs=0.002)
+    assert alone[2**30] == pytest.approx(0.098, abs=0.002)
 
 
 def test_parts_off_16_bytes_take_twice_as_long():
     alike = {p.shape[0]: p.seconds for p in OWN if p.name == "all_to_all" and p.dtype == "bf16"}
     off = {p.shape[0]: p.seconds for p in OWN if p.name == "all_to_all, off 16 bytes"}
     longer = [off[size] / alike[size] for size in (2**20, 2**23, 2**27, 2**29, 2**30)]
-    assert longer == pytest.approx([1.16, 1.54, 2.31, 2.71, 1.87], abs=0.01)
+    assert longer == pytest.approx([1.12, 1.56, 2.30, 2.76, 1.91], abs=0.01)

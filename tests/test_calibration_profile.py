@@ -82,7 +82,7 @@ def test_the_node_holds_what_was_measured(made):
     assert node.host_link.d2h.value == pytest.approx(55.31e9 / SLOWER, rel=0.001)
     assert {node.host_link.h2d.grade, node.scale_up.compute_taken.grade} == {"measured"}
     gathered = node.scale_up.collectives["all_gather"]
-    assert float(gathered.latency_s(2, 4096)) == pytest.approx(SLOWER * (4.72e-6 + 4.384e-6) - 4.384e-6, rel=0.01)
+    assert float(gathered.latency_s(2, 4096)) == pytest.approx(SLOWER * (5.168e-6 + 4.384e-6) - 4.384e-6, rel=0.01)
 
 
 def test_a_forecast_is_priced_with_the_set(made):

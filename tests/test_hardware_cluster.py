@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simulator.hardware.library import build_cluster
@@ -77,3 +78,16 @@ def test_a_count_that_does_not_exist_is_refused_with_the_nearest(accelerators, s
 
 def test_part_of_a_node_is_a_cluster():
     assert build_cluster("hgx-h200", "single-node", 3, HERE).nodes == 1
+
+
+def test_ways_of_a_scale_up_port_take_of_each_other():
+    cluster = build_cluster("hgx-h200", "rail-fat-tree-400g", 16, HERE)
+    node, leaf = cluster.levels
+    # A byte the other way counts for a quarter: 3 and 1 take as long as 3.25 / 1.25 both ways, 4 and none as 4 / 1.25.
+    assert cluster.port_bytes(node, np.array([2.0, 3.0, 4.0]), np.array([2.0, 1.0, 0.0])).tolist() == [2.0, 2.6, 3.2]
+    assert cluster.port_bytes(leaf, np.array([3.0]), np.array([1.0])).tolist() == [3.0]
+
+
+def test_where_it_is_not_known_the_busier_way_counts_alone():
+    cluster = build_cluster("hgx-b200", "single-node", 8, HERE)
+    assert cluster.port_bytes(cluster.levels[0], np.array([1.0]), np.array([3.0])).tolist() == [3.0]

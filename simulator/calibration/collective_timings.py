@@ -124,18 +124,21 @@ def _form(logs: Floats, sizes: Floats) -> Floats:
 
 
 def skewed_errors(
-    points: Sequence[Point], timed: Sequence[tuple[float, float]], ranks: int, clock_s: float
+    points: Sequence[Point], timed: Sequence[tuple[float, float]], ranks: int, clock_s: float, opposite: float
 ) -> list[tuple[int, float]]:
     """(bytes, priced over measured less one) of the skewed all-to-all among *ranks*, which ends with its busiest port.
 
-    It is priced as an even one whose ports carry as much as the busiest.
+    It is priced as an even one whose ports carry as much as the busiest: what that receives, and *opposite* of what it
+    sends, in the time of as much both ways.
     """
     sizes, seconds = np.array(timed).T
     found = []
     for point in points:
         if point.name == "all_to_all, skewed" and point.shape[1] == ranks:
-            size, _, busiest_bytes = point.shape
-            like_even = busiest_bytes * ranks / (ranks - 1)
+            size, _, received = point.shape
+            # The rank that receives most keeps as much as each other sends it.
+            sent = size - received / (ranks - 1)
+            like_even = (received + opposite * sent) / (1 + opposite) * ranks / (ranks - 1)
             beyond = max(like_even - sizes[-1], 0.0) * (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
             priced = float(np.interp(like_even, sizes, seconds) + beyond)
             found.append((size, priced / (point.seconds - clock_s) - 1))

@@ -87,7 +87,8 @@ def make_profile(tables: Sequence[Stored], machine: Machine, home: Path) -> Prof
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text)
     forms = tuple(fit_form(operation, timed[operation]) for operation in OPERATIONS if operation in timed)
-    skewed = tuple(skewed_errors(points, timed["all_to_all"], ranks, clock)) if timed else ()
+    opposite = node["scale_up"].get("opposite", {"value": 0.0})["value"]
+    skewed = tuple(skewed_errors(points, timed["all_to_all"], ranks, clock, opposite)) if timed else ()
     written = tuple(home / name for name in sorted(files))
     return Profile(part, like, clock, tuple(fits), stood_in, accelerator, forms, timed, skewed, written)
 
