@@ -36,6 +36,7 @@ SOURCES = {
     "h200-data-parallel": "nine with DDP, ZeRO-2 and FSDP2",
     "h200-swap": "eleven that keep, swap or recompute what one model saves, forecast first",
     "h200-parallel": "data, expert and tensor parallelism on two H200, forecast first",
+    "h200-parallel-held-out": "eight more of them, forecast with what those taught",
     "h200-host": "the same with 128 tokens, where the host binds, forecast first",
     "stas00": "stas00: ZeRO-2 on 8 H200",
     "offload": "offloading: own run, stas00's ZeRO-3 on 8 H200, Megatron-Bridge's and torchtune's ladders",
