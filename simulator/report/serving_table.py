@@ -87,7 +87,7 @@ def facts(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         room = f"{human_bytes(cache['room_bytes'])}: {plain_number(cache['mean_sequences'], 4)} of the mean length"
         yield "room for caches", room
     if prefill := summary.get("prefill"):
-        yield "prefill", f"{prefill['accelerators']} accelerators, busy {percent(prefill['busy_share'])}"
+        yield "prefill", f"accelerators: {prefill['accelerators']}, busy {percent(prefill['busy_share'])}"
     if cost["usd_per_1m_output_tokens"] is not None:
         yield "cost", f"{plain_number(cost['usd_per_1m_output_tokens'])} USD per 1 M tokens of answers"
     yield "based on", provenance(summary["provenance"])
