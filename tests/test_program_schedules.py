@@ -335,7 +335,11 @@ def test_a_stage_may_have_no_layers(deep: Path) -> None:
 
 
 def test_a_filled_pipeline_is_extrapolated_to_what_it_takes(small: Small) -> None:
-    job = assemble_job(*small("dense", "parallel={pp: 2, dp_shard: 8}", "training.sequence_length=8192"))
+    # Micro-batches large enough that the host keeps ahead: where it falls behind, it does so over some of them.
+    large = [
+        f"training.{one}" for one in ("sequence_length=8192", "micro_batch_sequences=4", "global_batch_sequences=768")
+    ]
+    job = assemble_job(*small("dense", "parallel={pp: 2, dp_shard: 8}", *large))
     step = simulate(TrainingStep(job), 24, behaviours=job.folding.behaviours)
     assert (step.simulated, step.more) == (6, 18)
     assert step.step_ns == pytest.approx(longest_ns(job, 24), rel=1e-3)
