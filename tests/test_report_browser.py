@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,14 @@ def browser():
         started.close()
 
 
+def wait_until(page, condition: str) -> None:
+    """Wait for a condition of the page, asked from outside: what waits inside of it would need `unsafe-eval`."""
+    ends = time.monotonic() + PATIENCE_MS / 1000
+    while not page.evaluate(condition):
+        assert time.monotonic() < ends, f"never came: {condition}"
+        page.wait_for_timeout(20)
+
+
 @pytest.fixture
 def opened(browser, pages):
     """Opens a page; what it says on the console, and what it asks for beside itself, is an error."""
@@ -66,7 +75,7 @@ def opened(browser, pages):
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda asked: None if asked.url == address else wrong.append(asked.url))
         page.goto(address)
-        page.wait_for_function(DRAWN)
+        wait_until(page, DRAWN)
         return page
 
     yield opening
@@ -106,23 +115,25 @@ def test_the_timeline_is_enlarged_by_keyboard_and_by_dragging(opened):
     assert start == 0
     page.get_by_role("button", name="Enlarge").focus()
     page.keyboard.press("Enter")
-    page.wait_for_function(f"{RANGE}[0] > 0")
+    wait_until(page, f"{RANGE}[0] > 0")
     assert page.evaluate(RANGE) == pytest.approx([end / 4, 3 * end / 4])
     page.get_by_role("button", name="Whole step").click()
-    page.wait_for_function(f"{RANGE}[0] === 0")
-    box = page.locator("#plot-timeline .nsewdrag").first.bounding_box()
+    wait_until(page, f"{RANGE}[0] === 0")
+    area = page.locator("#plot-timeline .nsewdrag").first
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
     page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 20)
     page.mouse.down()
     page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 22, steps=4)
     page.mouse.up()
-    page.wait_for_function(f"{RANGE}[0] > 0")
+    wait_until(page, f"{RANGE}[0] > 0")
     assert page.evaluate(RANGE) == pytest.approx([end / 4, end / 2], rel=0.02)
 
 
 def test_a_bar_tells_what_it_is(opened):
     page = opened("training.html")
     page.get_by_role("button", name="Forward").click()
-    page.wait_for_function(f"{RANGE}[0] > 0")
+    wait_until(page, f"{RANGE}[0] > 0")
     bars = "document.getElementById('plot-timeline').data.flatMap(trace => trace.text)"
     told = next(text for text in page.evaluate(bars) if "dispatch" in text)
     assert told.startswith("<b>dispatch</b><br>forward, layer 1, micro-batch 0<br>")
